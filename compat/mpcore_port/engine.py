@@ -329,19 +329,22 @@ def _anew(source: Source, line: int) -> Edit:
 
 def _verified(run: dict[str, Any]) -> str:
     """Return what was verified: a whole script, or its step, and with what in place of what."""
-    planted = all(one["planted"] for one in run["comparisons"])
+    ran = [one for one in run["comparisons"] if one["verdict"] != "not run"]
+    planted = all(one["planted"] for one in ran)
     before = "" if planted else ", before an overflow"
     rounds = ""
     if any(one.get("own") for one in run["comparisons"]):
         rounds = " within the original's own sensitivity to rounding"
     if run.get("compiled") and not run["not_compiled"]:
         rounds += ", compiled by ms.jit as well"
+    if len(ran) < len(run["comparisons"]):
+        rounds += ", in float32 alone: bfloat16 needs Ascend"
     if run["step"] is None:
         return f"verified{before}{rounds}"
     names = list(run["step"]["stand_ins"])
     if run["step"]["by_name"]:
         names.append("what a base class gives")
-    losses = min(min(one["losses"]) for one in run["comparisons"])
+    losses = min(min(one["losses"]) for one in ran)
     with_what = f", with stand-ins for {', '.join(names)}" if names else ""
     return f"its training step verified by {losses} losses{before}{rounds}{with_what}"
 

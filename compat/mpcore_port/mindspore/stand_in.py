@@ -127,6 +127,10 @@ class CellKit:
         """Return what stands for a class around a scaler."""
         return CallableScaler(self._runtime.GradScaler(), self._runtime.clip_grad_norm_)
 
+    def number(self, value: float) -> Any:
+        """Return a number as a tensor."""
+        return self.Tensor(float(value), self.float32)
+
     def freeze(self, network: Any) -> None:
         """Do nothing: a step differentiates by the parameters of its optimizer."""
 

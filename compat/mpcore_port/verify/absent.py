@@ -7,11 +7,13 @@ from __future__ import annotations
 
 import argparse
 import ast
+import collections.abc
 import functools
 import importlib
 import importlib.util
 import io
 import linecache
+import math
 import os
 import sys
 import types
@@ -108,6 +110,7 @@ def install(
         torch.compile = _eager  # type: ignore[attr-defined]  # compilers take minutes on a CPU
         if importlib.util.find_spec("tensorboard") is None:  # torch's own module looks for it
             sys.modules.setdefault("torch.utils.tensorboard", _Absent("torch.utils.tensorboard"))
+        sys.modules.setdefault("torch._six", _six())
         _take_numbers(torch)
         _be_alone(torch.distributed)
     if torch is not None:
@@ -120,6 +123,14 @@ def install(
     for name in gone:
         module = sys.modules[name] = _Absent(name)
         module.__path__ = []  # what is in it is absent, too
+
+
+def _six() -> types.ModuleType:
+    """Return what scripts import of ``torch._six``, which torch had up to 1.13."""
+    module = types.ModuleType("torch._six")
+    vars(module).update(inf=math.inf, nan=math.nan, container_abcs=collections.abc)
+    vars(module).update(int_classes=int, string_classes=(str, bytes))
+    return module
 
 
 def _be_alone(distributed: Any) -> None:

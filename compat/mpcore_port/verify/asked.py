@@ -6,13 +6,16 @@ import dis
 import json
 from collections import Counter, defaultdict
 from functools import cache
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Asked", "Kept", "Replayed", "only_asks"]
+__all__ = ["Asked", "Kept", "Replayed", "asks_on", "only_asks"]
+
+_READ = ("LOAD_ATTR", "LOAD_METHOD")
 
 
 class Asked:
@@ -69,8 +72,19 @@ def only_asks(frame: Any) -> bool:
     return frame.f_lasti not in _reads(frame.f_code)
 
 
+def asks_on(frame: Any) -> bool:
+    """Return whether what a frame reads is read on at once: ``AMP`` of ``cfg.AMP.ENABLED``."""
+    return frame.f_lasti in _read_on(frame.f_code)
+
+
 @cache
 def _reads(code: Any) -> frozenset[int]:
     """Return the offsets of instructions that read an attribute."""
-    steps = dis.get_instructions(code)
-    return frozenset(one.offset for one in steps if one.opname in ("LOAD_ATTR", "LOAD_METHOD"))
+    return frozenset(one.offset for one in dis.get_instructions(code) if one.opname in _READ)
+
+
+@cache
+def _read_on(code: Any) -> frozenset[int]:
+    """Return the offsets of instructions whose value is what the next one reads of."""
+    steps = [*dis.get_instructions(code)]
+    return frozenset(a.offset for a, b in pairwise(steps) if b.opname in _READ)

@@ -74,7 +74,7 @@ def _value(module: Module, name: str, attribute: str, known: dict[str, str]) -> 
 
 def _holds_nothing(code: str) -> bool:
     """Return whether code is a number or no word, of which no attributes are asked."""
-    return re.fullmatch(r"[-+.\deE]+|''", code) is not None
+    return re.fullmatch(r"[-+.\deE]+|''|True|False", code) is not None
 
 
 def _is_sized(module: Module, node: ast.AST, depth: int = 1) -> bool:

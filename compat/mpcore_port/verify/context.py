@@ -12,7 +12,10 @@ if TYPE_CHECKING:
 
     from mpcore_port.verify.module import Module
 
-__all__ = ["NEVER", "context"]
+__all__ = ["CALLED", "NEVER", "context"]
+
+CALLED = "_mpcore_called = True"
+"""What stands in front of a call that a script has not: its lines are not the script's."""
 
 NEVER = "_mpcore_never"
 """What a statement is put behind that stays to be read by the rules, and does not run."""

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore_port.verify.bases import BY_NAME
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import in_order
-from mpcore_port.verify.context import NEVER, context
+from mpcore_port.verify.context import CALLED, NEVER, context
 from mpcore_port.verify.guess import Guess, guess_call
 from mpcore_port.verify.module import Module, StepError, function_name, is_backward
 from mpcore_port.verify.needs import Loop, Needs
@@ -202,7 +202,7 @@ def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) 
     owner = module.enclosing(loop, ast.FunctionDef, ast.AsyncFunctionDef)
     layouts = tuple(layout_of(module, loop, target) for target in needs.targets)
     return Step(
-        "\n".join([*body, guess.code]),
+        "\n".join([*body, CALLED, guess.code] if guess.code else [*body, ""]),
         "; ".join(future),
         (guess.layout,) if guess.layout is not None else layouts,
         (loop.lineno, loop.end_lineno or loop.lineno),

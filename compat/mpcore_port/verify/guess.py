@@ -26,6 +26,7 @@ __all__ = ["Guess", "guess_call", "held_beside"]
 
 _MODEL = '_mpcore_missing("model")'
 _ONE = "_mpcore_batch"
+_LOSS = "_mpcore_loss"
 _DATA = re.compile(
     r"(real_?|fake_?|src_?|tgt_?|input_?|batch_?|train_?)?"
     r"(x|y|a|b|imgs?|images?|inputs?|targets?|labels?|batch(es)?|data|samples?|masks?|features?|"
@@ -76,8 +77,7 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     maker = _Maker(module, function, stubs.folder)
     owner = module.parents.get(function)
     data = [] if loops else _data(function)
-    if not (loops or data) and _takes_losses(function):
-        maker.make_losses()
+    loss = maker.make_losses() if not (loops or data) and _takes_losses(function) else ""
     given = maker.arguments(function, skip=isinstance(owner, ast.ClassDef), data=data)
     call = f"{function.name}({', '.join(given)})"
     if isinstance(owner, ast.ClassDef):
@@ -103,7 +103,8 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         each = f"for {data[0]} in _mpcore_loader(): {call}"
         return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
     names = tuple(data) or (_ONE,)
-    each = f"for ({', '.join(names)},) in _mpcore_loader(): {call}"
+    inside = f"{loss}\n    {call}" if loss else f" {call}"
+    each = f"for ({', '.join(names)},) in _mpcore_loader():{inside}"
     layout = Layout("tuple", names)
     return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
 
@@ -221,18 +222,23 @@ class _Maker:
             values[name] = self._value(name, function)
         return [f"{name}={value}" for name, value in values.items()]
 
-    def make_losses(self) -> None:
-        """Have a model whose losses are handed to the function, as to a class around a scaler."""
+    def make_losses(self) -> str:
+        """Have a model whose losses are handed to the function, as to a class around a scaler.
+
+        Returns:
+            The line that makes one of a batch.
+        """
         self.model = "_mpcore_model"
         self.lines.append(f'{self.model} = {_MODEL}.to("cuda")')
         self.lines.append(f"_mpcore_optimizer = {role_of('optimizer', self.model)}")
         self.said.append("loss: of a stand-in network")
         self.known |= {
-            "loss": f"{self.model}({_ONE}).float().square().mean()",
+            "loss": _LOSS,
             "optimizer": "_mpcore_optimizer",
             "parameters": f"{self.model}.parameters()",
             "model": self.model,
         }
+        return f"\n    {_LOSS} = {self.model}({_ONE}).float().square().mean()"
 
     def _is_model(self, name: str, function: Function) -> bool:
         if re.fullmatch(r"(model|net|network|module)", name):

@@ -13,6 +13,7 @@ __all__ = [
     "CLOSE",
     "LEAST",
     "MODES",
+    "NOT_RUN",
     "NUDGES",
     "PATIENCE",
     "ROUNDING",
@@ -22,6 +23,7 @@ __all__ = [
     "Verification",
     "VerifyOptions",
     "against_own",
+    "alike_not_run",
     "allow_rounding",
     "by_own_drift",
     "compare",
@@ -45,6 +47,11 @@ port may drift whose report names another rounding: its kernels round anew in ea
 NUDGES = (1, 2)
 """Seeds by which weights are moved so: the larger drift of the two is taken."""
 
+NOT_RUN = "not run"
+"""The verdict on a mode that MindSpore's CPU build cannot run: nothing is known of it."""
+
+_ASCEND = "bfloat16 must run on Ascend"  # as port.autocast raises
+_NEEDS_ASCEND = "bfloat16 needs Ascend: MindSpore's CPU build has no kernels for it"
 _LOST = 0.05  # the original's own drift: nothing is told of a port after more
 
 LEAST = 3
@@ -117,7 +124,8 @@ class Comparison:
     Attributes:
         mode: one of ``MODES``.
         verdict: ``"same"`` (losses, scales and counts of steps equal), ``"close"`` (losses
-            within ``CLOSE``, scales and steps equal), ``"different"``, or ``"not compared"``.
+            within ``CLOSE``, scales and steps equal), ``"different"``, ``"not compared"``, or
+            ``"not run"``: only Ascend can.
         losses: how many losses each recorded.
         largest: largest relative difference of a loss; None where none was compared.
         scales: whether the trajectories of the scale are equal.
@@ -196,8 +204,7 @@ class Verification:
             return False
         if self.amp_off or self.unmoved:
             return False
-        alike = all(one.verdict in ("same", "close") for one in self.comparisons)
-        return bool(self.comparisons) and alike
+        return bool(self.comparisons) and not _first_bad(self.comparisons)
 
     @property
     def why_not(self) -> str:
@@ -246,8 +253,11 @@ class Verification:
 
 
 def _first_bad(found: Sequence[Comparison]) -> str:
-    """Return the first mode that is neither same nor close, and why; "" if all are."""
-    bad = next((one for one in found if one.verdict not in ("same", "close")), None)
+    """Return the first mode that is neither same nor close, and why; "" if all are.
+
+    Of one that only Ascend runs nothing is known.
+    """
+    bad = next((one for one in found if one.verdict not in ("same", "close", NOT_RUN)), None)
     return f"{bad.mode}: {bad.words}" if bad is not None else ""
 
 
@@ -389,6 +399,8 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
     for name, run in (("the original", original), ("the port", port)):
         if not run.losses:
             how = _how(run, options)
+            if mode != "float32" and run is port and _ASCEND in how:
+                return replace(base, verdict=NOT_RUN, words=_NEEDS_ASCEND)
             words = f"{name} recorded no loss: {how}"
             return replace(base, verdict="not compared", words=words)
     alike = (original.steps, original.end, counts[0]) == (port.steps, port.end, counts[1])
@@ -404,6 +416,16 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
         words += late
         return replace(base, verdict="close", words=words)
     return replace(base, words=_difference(original, port, base, options))
+
+
+def alike_not_run(found: Sequence[Comparison]) -> list[Comparison]:
+    """Return comparisons of one port, where a mode that was not run ended the later ones."""
+    last = next((one for one in found if one.verdict == NOT_RUN), None)
+    if last is None:
+        return list(found)
+    return [
+        one if one.losses[1] else replace(one, verdict=NOT_RUN, words=last.words) for one in found
+    ]
 
 
 def _is_infinite(mode: str, original: Run, port: Run, options: VerifyOptions) -> bool:

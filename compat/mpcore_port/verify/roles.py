@@ -82,7 +82,9 @@ def number_of(name: str, unknown: float = 1) -> float:
 
 def flag_of(name: str) -> bool:
     """Return whether a flag of that name is on: of mixed precision, of training, of cuDNN."""
-    last = name.rpartition(".")[2].replace("-", "_")
+    held, _, last = name.replace("-", "_").rpartition(".")
+    if held and last.lower() in ("enable", "enabled", "use"):  # cfg.AMP.ENABLED
+        return flag_of(held)
     return any(one.fullmatch(last) for one in (AMP, _TRAINS, _CUDNN))
 
 

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.stubs.devices import DEVICE
-from mpcore_port.verify.asked import Asked
+from mpcore_port.verify.asked import Asked, asks_on
 from mpcore_port.verify.environments import Environment, makes_one
 from mpcore_port.verify.kit import TorchKit
 from mpcore_port.verify.roles import LOSS, NETWORK, SETTINGS, flag_of, number_of
@@ -252,9 +252,10 @@ class StandIn(Missing):
         known = _known(name) if SETTINGS.fullmatch(root) else None
         if known is not None:
             return known
-        if flag_of(name) and SETTINGS.fullmatch(root):
+        whole = f"{self._mpcore_name}.{name}"
+        if flag_of(whole) and SETTINGS.fullmatch(root) and not asks_on(sys._getframe(2)):
             return True
-        part = StandIn(f"{self._mpcore_name}.{name}", imported=self._mpcore_imported)
+        part = StandIn(whole, imported=self._mpcore_imported)
         part._mpcore_owner = self
         return part
 
@@ -287,6 +288,8 @@ class StandIn(Missing):
         if lent := _lent(self._mpcore_name, (*args, *kwargs.values())):
             return lent
         groups = _groups(self._mpcore_name, (*args, *kwargs.values())) or self._mpcore_groups()
+        if groups and "norm" in self._mpcore_name.rpartition(".")[2].lower():
+            return _kit[0].number(1.0)  # get_grad_norm(net.parameters())
         if groups:
             return _kit[0].optimizer(groups)
         tensors = list(_tensors((args, kwargs)))

@@ -8,7 +8,7 @@ import re
 import tokenize
 from typing import TYPE_CHECKING, TypeGuard
 
-from mpcore_port.verify.context import NEVER
+from mpcore_port.verify.context import CALLED, NEVER
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -32,12 +32,12 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
         file: the script and its port.
     """
     there = set(_code(file.source.shown(file.text)))
-    ours = set(_code(step.call))
     renamed = _renamed(text, text, file.text)
     unseen = _never_run(renamed)
     lines = [line for number, line in enumerate(_code(renamed), 1) if number not in unseen]
+    if step.call and CALLED in lines:
+        lines = lines[: lines.index(CALLED)]
     own = [line for line in lines if _is_of_script(line)]
-    own = [line for line in own if line not in ours]
     elsewhere = [line for line in own if line not in there]
     if elsewhere:  # a logger that is left out of the step is none whose values are made plain
         there |= set(_code(_unlogged(file.source.shown(file.text))))
@@ -50,6 +50,8 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
         elsewhere = [
             line for line in elsewhere if not any(set() < _outer(line) <= one for one in outer)
         ]
+        begun = {f"{name} = None" for line in own for name in _outer(line)}
+        elsewhere = [line for line in elsewhere if line not in begun]
     if absent := _absent(step):
         elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
     return own, elsewhere
@@ -194,7 +196,7 @@ def _code(text: str) -> list[str]:
 def _is_of_script(line: str) -> bool:
     """Return whether a line is the script's own: imports depend on what else there is."""
     ours = "_mpcore_" in line or line.startswith("sys.path[:0] = ") or line in _OF_HEAD
-    ours = ours or not line.strip(")]}, .")  # "..." stands for what was left out
+    ours = ours or not line.strip(")]}:, .")  # "..." stands for what was left out
     return not ours and not line.startswith(("#", "import ", "from "))
 
 

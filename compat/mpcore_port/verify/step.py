@@ -23,7 +23,7 @@ from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.child import ALONE
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
-from mpcore_port.verify.judge import LEAST, Verification, VerifyOptions
+from mpcore_port.verify.judge import LEAST, NOT_RUN, Verification, VerifyOptions
 from mpcore_port.verify.left_out import (
     givers_of_losses,
     makers_of_losses,
@@ -127,7 +127,8 @@ def _failed(done: Verification) -> bool:
 
 def _port_alone_failed(done: Verification) -> bool:
     """Return whether the original recorded losses and its port none."""
-    return any(one.losses[0] and not one.losses[1] for one in done.comparisons)
+    ran = [one for one in done.comparisons if one.verdict != NOT_RUN]
+    return any(one.losses[0] and not one.losses[1] for one in ran)
 
 
 def _imported(text: str) -> set[str]:

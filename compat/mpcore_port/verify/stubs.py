@@ -6,7 +6,7 @@ import ast
 import importlib.util
 import math
 import re
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from mpcore_port.above import module_at
 from mpcore_port.verify.absent import ALWAYS_THERE, FILES, guarded_lines
@@ -419,9 +419,9 @@ class Stubs:
     def _core(self, node: ast.expr, target: ast.expr) -> tuple[ast.expr, ast.expr]:
         """Return what ``enumerate(tqdm(loader))`` goes over, and the target of its batches."""
         while isinstance(node, ast.Call) and node.args:
-            name = ast.unparse(node.func).rpartition(".")[2]
-            if name not in _AROUND:
+            if not _is_around(node):
                 break
+            name = ast.unparse(node.func).rpartition(".")[2]
             if name == "enumerate" and isinstance(target, ast.Tuple) and len(target.elts) == 2:
                 target = target.elts[1]
             place = 0
@@ -432,10 +432,26 @@ class Stubs:
                 place = loaders[0]
                 target = target.elts[place]
             node = node.args[place]
-        values = self.module.values(node.id) if isinstance(node, ast.Name) else []
-        if len(values) == 1 and _is_around(values[0]):
-            return self._core(values[0], target)
-        return node, target
+        value = self._value_at(node) if isinstance(node, ast.Name) else None
+        return (node, target) if value is None else self._core(value, target)
+
+    def _value_at(self, name: ast.Name) -> ast.Call | None:
+        """Return the nearest value in front of a name that goes round a loader; None for none.
+
+        Of ``bar = enumerate(loader)`` and ``bar = tqdm(bar)`` that is the first.
+        """
+        home = self.module.enclosing(name, ast.FunctionDef, ast.AsyncFunctionDef)
+        every = self.module.values(name.id)
+        here = [
+            one
+            for one in every
+            if self.module.enclosing(one, ast.FunctionDef, ast.AsyncFunctionDef) is home
+            and one.lineno < name.lineno
+            and not _goes_round(one, name.id)
+        ]
+        last = max(here, key=lambda one: one.lineno, default=None)
+        last = last or (every[0] if len(every) == 1 else None)
+        return last if last is not None and _is_around(last) else None
 
     def is_loader(self, node: ast.expr, depth: int = 8) -> bool:
         """Return whether ``node`` is a DataLoader that the script makes itself."""
@@ -544,8 +560,15 @@ def _part(value: ast.expr, target: ast.Tuple, text: str) -> Iterator[ast.expr]:
         yield value
 
 
-def _is_around(node: ast.expr) -> bool:
-    return isinstance(node, ast.Call) and ast.unparse(node.func).rpartition(".")[2] in _AROUND
+def _is_around(node: ast.expr) -> TypeGuard[ast.Call]:
+    if not isinstance(node, ast.Call):
+        return False
+    return ast.unparse(node.func).rpartition(".")[2].lower() in _AROUND
+
+
+def _goes_round(node: ast.expr, name: str) -> bool:
+    """Return whether a value is what its own name was before, in a bar: ``bar = tqdm(bar)``."""
+    return _is_around(node) and bool(node.args) and ast.unparse(node.args[0]) == name
 
 
 def _is_range(node: ast.expr) -> bool:

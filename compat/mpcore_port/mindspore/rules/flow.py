@@ -31,6 +31,7 @@ __all__ = [
     "assigned_first",
     "attached",
     "bound_before",
+    "bound_by",
     "carrying",
     "constant",
     "detaches",
@@ -494,13 +495,21 @@ def surely_made(node: Any) -> set[str]:
     if isinstance(node, cst.IndentedBlock):
         return {name for line in node.body for name in surely_made(line)}
     if isinstance(node, cst.With):
-        named = [item.asname.name for item in node.items if item.asname is not None]
-        return surely_made(node.body) | {name for target in named for name in target_names(target)}
+        return surely_made(node.body) | bound_by(node)
     if isinstance(node, cst.If) and node.orelse is not None:
         return surely_made(node.body) & surely_made(node.orelse)
     if isinstance(node, cst.If):
         return set()
     return surely_made(node.body) if isinstance(node, cst.Else) else set()
+
+
+def bound_by(node: Any) -> set[str]:
+    """Return the names that a statement binds for its block: a loop's, and those behind ``as``."""
+    if isinstance(node, cst.For):
+        return set(target_names(node.target))
+    if not isinstance(node, cst.With):
+        return set()
+    return {name for one in node.items if one.asname for name in target_names(one.asname.name)}
 
 
 def bound_before(node: cst.CSTNode, top: Any, at: At) -> set[str]:
@@ -513,11 +522,7 @@ def bound_before(node: cst.CSTNode, top: Any, at: At) -> set[str]:
                 if line is below:
                     break
                 found |= surely_made(line)
-        if isinstance(above, cst.For):
-            found |= set(target_names(above.target))
-        if isinstance(above, cst.With):
-            named = [item.asname.name for item in above.items if item.asname is not None]
-            found |= {name for target in named for name in target_names(target)}
+        found |= bound_by(above)
         below = above
         if above is top:
             break

@@ -14,6 +14,7 @@ from mpcore_port.mindspore.rules.flow import (
     Slice,
     assigned,
     attached,
+    bound_by,
     constant,
     read,
     slice_of,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["Outside", "graded", "handed_in", "made_outside", "without_network"]
 
 _NUMBERS = re.compile(r"\b(argmax|argmin|argsort|long|int|bool|len|range|print)\(|\]\s*\[1\]$")
+_COUNTS = re.compile(r"(range|trange|count|itertools\.count)\(")
 _VALUES = re.compile(r"\.(detach|item|numpy|tolist)\(|\.data\b")
 
 
@@ -56,6 +58,7 @@ class Outside:
 def made_outside(block: Any, part: Slice, at: At) -> Outside | None:
     """Return what networks make around the block of a loss that it differentiates; or None."""
     below: Any = block
+    needed = set(part.needed)
     between: list[Any] = []
     places = range(part.places[0])
     between += [block.body[place] for place in places]
@@ -66,16 +69,18 @@ def made_outside(block: Any, part: Slice, at: At) -> Outside | None:
         if isinstance(above, (cst.IndentedBlock, cst.Module)):
             lines = list(above.body)
             end = next((i for i, line in enumerate(lines) if line is below), 0)
-            found = slice_of(lines, end, part.needed, at)
-            made = graded([lines[p] for p in found.places], at) & part.needed
+            found = slice_of(lines, end, needed, at)
+            made = graded([lines[p] for p in found.places], at) & needed
             made -= _called(block, part)
             if made and not constant([block.body[place] for place in part.places], made):
                 own = [lines[place] for place in found.places]
                 rest = [lines[p] for p in range(found.places[0], end) if p not in found.places]
                 return Outside(min(made), own, [*rest, *between], loops)
             between += lines[:end]
-        if tested := _tested(above, at) & part.needed:
+        if tested := _tested(above, at) & needed:
             return Outside(min(tested), [above], between, loops=True)
+        if bound := bound_by(above) & needed:
+            needed = (needed - bound) | _given_by(above)
         loops = loops or isinstance(above, (cst.For, cst.While))
         if isinstance(above, cst.BaseStatement):
             below = above
@@ -225,6 +230,13 @@ def _comes_from_network(call: cst.Call, value: cst.BaseExpression, at: At) -> bo
             below = above
     runs = any(is_run(one, at) for one in calls_in(value))
     return runs or bool(graded(lines, at) & attached([value], read(value)))
+
+
+def _given_by(node: Any) -> set[str]:
+    """Return what a loop takes its values of; nothing of what counts."""
+    if not isinstance(node, cst.For) or _COUNTS.match(code_of(node.iter)):
+        return set()
+    return read(node.iter)
 
 
 def _tested(node: Any, at: At) -> set[str]:

@@ -18,6 +18,7 @@ from mpcore_port.mindspore.rules.flow import (
     assigned,
     assigned_first,
     bound_before,
+    bound_by,
     constant,
     detaches,
     is_part_network,
@@ -209,6 +210,9 @@ class _Planner:
             sink = self._sink(call)
             if sink is None:
                 continue
+            if name := self._engine(sink):
+                self._refuse(sink, _ENGINE.format(name))
+                continue
             place = self._parameter(sink.loss)
             if place is not None and (sink.gradients or sink.weights is not None):
                 continue  # refused where it is called
@@ -225,6 +229,13 @@ class _Planner:
         order = {id(call): place for place, call in enumerate(self.names.calls)}
         # What runs under a condition is computed again for it: the others have to run without.
         return sorted(found, key=lambda s: (self._branches(s.call), order[id(s.call)]))
+
+    def _engine(self, sink: Sink) -> str:
+        """Return the name of a network whose own ``backward`` is handed a loss; "" for none."""
+        func: Any = sink.call.func
+        if not sink.call.args or getattr(func, "value", None) is not sink.loss:
+            return ""
+        return code_of(sink.loss) if is_module(self.at, sink.loss) else ""
 
     def _branches(self, node: cst.CSTNode) -> int:
         """Return how many conditions of its function a node stands under."""
@@ -698,6 +709,7 @@ class _Planner:
                     return nearest
             if isinstance(outer, (cst.FunctionDef, cst.ClassDef)):
                 break
+            wanted = wanted - bound_by(outer)
             inner = outer
         return nearest
 
@@ -888,7 +900,7 @@ class _Planner:
         if text.startswith("self.") and text.count(".") == 1:
             if self.names.attribute(owner, text):
                 return text
-            if self._inside(owner, func.attr.value, local, found, seen):
+            if self._inside(owner, call, local, found, seen):
                 return "self" if is_module(self.at, func.value) else ""
             return text  # of a base class in another file: no Cell says nothing
         if is_part_network(func, self.at):
@@ -896,35 +908,46 @@ class _Planner:
         return dotted(func.value) if is_module(self.at, func.value) else ""
 
     def _inside(
-        self, owner: Any, method: str, local: set[str], found: list[str], seen: set[int]
+        self, owner: Any, call: cst.Call, local: set[str], found: list[str], seen: set[int]
     ) -> bool:
         """Look into a method of the same class, if it is one: it runs networks of ``self``."""
-        known = False
-        for function in self.names.functions.get(method, []):
-            if self.names.enclosing(function, cst.ClassDef) is not owner:
-                continue
-            known = True
-            if id(function) not in seen:
-                seen.add(id(function))
-                inner: list[str] = []
-                own = local | _own_names(function)
-                self._candidates(function.body, own, inner, seen)
-                found += [t for t in inner if t not in found]
-        return known
+        func: Any = call.func
+        named = self.names.functions.get(func.attr.value, [])
+        own = [one for one in named if self.names.enclosing(one, cst.ClassDef) is owner]
+        for function in own:
+            self._look_into(function, call, local, found, seen)
+        return bool(own)
 
     def _in_functions(
         self, call: cst.Call, local: set[str], found: list[str], seen: set[int]
     ) -> None:
         """Look into the functions that a name stands for: for networks of the scopes around."""
         for function in called(call, self.at):
-            if id(function) in seen:
-                continue
-            seen.add(id(function))
-            own = _own_names(function)
-            inner: list[str] = []
-            self._candidates(function.body, own, inner, seen)
-            roots = ((text, text.partition(".")[0]) for text in inner)
-            found += [t for t, root in roots if root not in local | own and t not in found]
+            self._look_into(function, call, local, found, seen)
+
+    def _look_into(
+        self,
+        function: cst.FunctionDef,
+        call: cst.Call,
+        local: set[str],
+        found: list[str],
+        seen: set[int],
+    ) -> None:
+        """Find the networks of a function's body; of its parameters, what the call hands over."""
+        given = _given(call, function, is_method=self._is_method(function))
+        key = hash((id(function), *given.items()))
+        if key in seen:
+            return
+        seen.add(key)
+        own = _own_names(function)
+        inner: list[str] = []
+        self._candidates(function.body, own - set(given), inner, seen)
+        for text in inner:
+            root, dot, rest = text.partition(".")
+            name = f"{given[root]}{dot}{rest}" if root in given else text
+            outer = local if root in given else local | own
+            if name.partition(".")[0] not in outer and name not in found:
+                found.append(name)
 
     def _fresh(self, name: str) -> str:
         taken = self._functions | set(self.names.top.bindings)
@@ -1003,6 +1026,10 @@ class _Planner:
 
 _JUMP = "a jump stands between the statements that make its loss: move it"
 _OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
+_ENGINE = (
+    "`{}` is a network, and goes back by itself: an engine as DeepSpeed's, which has no equal; "
+    "scale the loss by a scaler"
+)
 _HANDED_IN = "a network makes `{}` where this function is called: run it in this function"
 _WITHOUT = (
     "no network is in sight that `{}` comes from, and its gradients would end here: run it in this "
@@ -1028,6 +1055,18 @@ def _own_names(function: cst.FunctionDef) -> set[str]:
     given = (*params.posonly_params, *params.params, *params.kwonly_params)
     own = {param.name.value for param in given} | set(assigned_first(function.body))
     return own - {"self"}
+
+
+def _given(call: cst.Call, function: cst.FunctionDef, *, is_method: bool) -> dict[str, str]:
+    """Return the names and attributes that a call hands to parameters of a function."""
+    params = [*function.params.posonly_params, *function.params.params][int(is_method) :]
+    names = [param.name.value for param in params]
+    if any(arg.star for arg in call.args):
+        return {}
+    plain = [arg.value for arg in call.args if arg.keyword is None]
+    found = dict(zip(names, map(dotted, plain), strict=False))
+    found |= {arg.keyword.value: dotted(arg.value) for arg in call.args if arg.keyword}
+    return {name: text for name, text in found.items() if text}
 
 
 def _of_names(node: Any) -> str:

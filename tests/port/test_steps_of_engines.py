@@ -1,0 +1,88 @@
+"""Steps of files that train what others hand them: scaler classes, engines, bars, settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mpcore_port.engine import port_tree
+from mpcore_port.source import walk
+from mpcore_port.targets import Options, load_target
+from mpcore_port.verify import step as steps
+from mpcore_port.verify.judge import NOT_RUN, VerifyOptions
+from mpcore_port.verify.step import Place
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from mpcore_port.verify.judge import Verification
+
+SCALER = """import torch
+from torch._six import inf
+class NativeScaler:
+    def __init__(self):
+        self._scaler = torch.cuda.amp.GradScaler()
+    def __call__(self, loss, optimizer, clip_grad=None, parameters=None, update_grad=True):
+        self._scaler.scale(loss).backward()
+        if update_grad:
+            self._scaler.unscale_(optimizer)
+            norm = norm_of(parameters)
+            self._scaler.step(optimizer)
+            self._scaler.update()
+        else:
+            norm = None
+        return norm
+def norm_of(parameters, kind: float = 2.0):
+    parameters = [p for p in parameters if p.grad is not None]
+    if kind == inf:
+        return max(p.grad.detach().abs().max() for p in parameters)
+    return torch.norm(torch.stack([torch.norm(p.grad.detach(), kind) for p in parameters]), kind)
+"""
+ENGINE = """import torch
+from tqdm import tqdm
+from core.norms import get_grad_norm
+def run(model, x, y, criterion):
+    return criterion(model(x), y)
+def train_one_epoch(config, model: torch.nn.Module, criterion: torch.nn.Module, loader, optimizer):
+    model.train()
+    seen = 0.0
+    bar = enumerate(loader)
+    bar = tqdm(bar, total=len(loader))
+    for i, (images, targets) in bar:
+        with torch.autocast("cuda", dtype=torch.bfloat16, enabled=config.AMP.ENABLED):
+            loss = run(model, images.cuda(), targets.cuda(), criterion)
+        optimizer.zero_grad()
+        loss.backward()
+        seen += float(get_grad_norm(model.parameters()))
+        optimizer.step()
+def validate(model, loader):
+    bar = tqdm(loader)
+    for images in bar:
+        model(images)
+"""
+
+
+def verified(text: str, folder: Path, modes: tuple[str, ...]) -> Verification:
+    """Verify the step of a script beside that of its port to MindSpore."""
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    result = port_tree(walk(folder / "train.py"), load_target("mindspore"), Options())
+    asked = VerifyOptions(losses=4, at=1, modes=modes)
+    place = Place(folder, folder)
+    return steps.verify_step(
+        result.files[0], result, load_target("mindspore"), place, asked, "", "", lambda _: None
+    )
+
+
+def test_a_class_around_a_scaler_that_nothing_calls_is_verified(tmp_path: Path) -> None:
+    done = verified(SCALER, tmp_path, ("float32", "overflow"))
+    assert done.passed, done.lines()
+    assert done.comparisons[1].original_scales[-1] < done.comparisons[1].original_scales[0]
+
+
+@pytest.mark.day
+def test_an_engine_in_bfloat16_is_verified_in_float32_alone(tmp_path: Path) -> None:
+    done = verified(ENGINE, tmp_path, ("float32", "mixed", "overflow"))
+    assert done.passed, done.lines()
+    assert [one.verdict for one in done.comparisons] == ["close", NOT_RUN, NOT_RUN]
+    assert done.comparisons[0].steps == 4
