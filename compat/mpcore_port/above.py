@@ -27,7 +27,16 @@ def own_above(texts: Iterable[str], folder: Path) -> set[str]:
             nodes = ast.walk(ast.parse(text))
             names |= {name.partition(".")[0] for node in nodes for name in imported_names(node)}
     places = {name: nearest(name, folder) for name in names if name}
-    return {name for name, at in places.items() if at is not None and _is_own(at, name, folder)}
+    own = {name for name, at in places.items() if at is not None and _is_own(at, name, folder)}
+    return own | names.intersection(_packages_around(folder))
+
+
+def _packages_around(folder: Path) -> set[str]:
+    """Return folders above that a lone file of a package lies in, below the package's first one.
+
+    The other files need not be there; the folder itself may be called after what it uses: `timm/train.py`.
+    """
+    return set(folder.absolute().parts[1:-1][-_ABOVE:])
 
 
 def _is_own(at: Path, name: str, folder: Path) -> bool:

@@ -16,6 +16,7 @@ from mpcore_port.emit import apply_pass, line_map
 from mpcore_port.facts import Call, Scan
 from mpcore_port.findings import Finding, lint_findings, repaired
 from mpcore_port.lines import apart
+from mpcore_port.packages import own_packages
 from mpcore_port.reading import Read, Rewritten, read
 from mpcore_port.renewed import WHY
 from mpcore_port.rule import Edit
@@ -272,6 +273,11 @@ def port_part(text: str, file: Ported, target: Target, options: Options, project
 
 
 def _port(one: Scanned, target: Target, options: Options, project: Scan) -> Ported:
+    with own_packages(project.modules | project.beside):
+        return _by_rules(one, target, options, project)
+
+
+def _by_rules(one: Scanned, target: Target, options: Options, project: Scan) -> Ported:
     source, tree = one.source, one.tree
     found: Callable[[], Scan] = lambda: one.scan  # noqa: E731
     text = apart(source.text, target.name, tree)

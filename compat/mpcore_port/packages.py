@@ -6,20 +6,33 @@ module that lies beside the script is the script's own.
 
 from __future__ import annotations
 
+import contextlib
 import re
 import sys
 import tomllib
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache
 from importlib import metadata, resources
 from importlib.util import find_spec
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import libcst as cst
 
 from mpcore_port.scopes import code_of
 
-__all__ = ["ABSENT", "Package", "imported", "of_another_file", "package_of", "relative"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "ABSENT",
+    "Package",
+    "imported",
+    "of_another_file",
+    "own_packages",
+    "package_of",
+    "relative",
+]
 
 ABSENT = "not on the list, not installed here"
 """Of a package that is not known at all: most often a module of the script's own."""
@@ -90,13 +103,30 @@ def relative(node: cst.Import | cst.ImportFrom) -> list[str]:
     return [code_of(alias.name) for alias in node.names]
 
 
-@cache
-def package_of(name: str) -> Package | None:
-    """Return the package of a full name, ``"horovod.torch.init"``; None: torch's or our own.
+_OWN: ContextVar[frozenset[str]] = ContextVar("_OWN", default=frozenset())
 
-    Args:
-        name: what is imported; its module must not be one of the script's own.
-    """
+
+@contextlib.contextmanager
+def own_packages(names: frozenset[str]) -> Iterator[None]:
+    """Have packages be the script's own, whatever the list says: ``lavis`` in a file of it."""
+    token = _OWN.set(names)
+    try:
+        yield
+    finally:
+        _OWN.reset(token)
+
+
+def package_of(name: str) -> Package | None:
+    """Return the package of a full name, ``"horovod.torch.init"``; None: torch's or our own."""
+    found = _package_of(name)
+    root = name.partition(".")[0]
+    if found is not None and found.world == "torch" and root in _OWN.get():
+        return Package(root, "unknown", "unproven", ABSENT)
+    return found
+
+
+@cache
+def _package_of(name: str) -> Package | None:
     root = name.partition(".")[0]
     if root in _TORCH:
         return None

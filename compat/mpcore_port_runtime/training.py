@@ -10,6 +10,8 @@ from __future__ import annotations
 import math
 import weakref
 from contextvars import ContextVar
+from functools import partial
+from types import CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import mindspore as ms
@@ -279,13 +281,35 @@ def _parameters_of(parts: Iterable[Any]) -> list[Any]:
     return list(found.values())
 
 
-def _held(part: Any) -> Iterable[Any]:
-    """Return what an object that is no Cell holds: several networks in one, say."""
+def _held(part: Any, depth: int = 3) -> Iterable[Any]:
+    """Return what an object that is no Cell holds: several networks in one, say.
+
+    A function holds what it names: ``make_loss`` returns one that calls a Cell of its own.
+    """
+    for value in _of_function(part):
+        yield value
+        if depth and isinstance(value, _CALLED):
+            yield from _held(value, depth - 1)
     for value in getattr(part, "__dict__", {}).values():
         if isinstance(value, (list, tuple)):
             yield from value
         else:
             yield from value.values() if isinstance(value, dict) else (value,)
+
+
+_CALLED = (FunctionType, MethodType, partial)
+
+
+def _of_function(part: Any) -> list[Any]:
+    if isinstance(part, partial):
+        return [part.func, *part.args, *part.keywords.values()]
+    if isinstance(part, MethodType):
+        return [part.__func__, part.__self__, *getattr(part.__self__, "__dict__", {}).values()]
+    if not isinstance(part, FunctionType):
+        return []
+    bound = [cell.cell_contents for cell in part.__closure__ or () if cell != CellType()]
+    named = [part.__globals__.get(name) for name in part.__code__.co_names]
+    return [*bound, *named]
 
 
 class GradScaler:
