@@ -6,6 +6,7 @@ import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import mindspore as ms
+import numpy as np
 from mindspore import Tensor, nn, ops
 from mindspore.common.initializer import Uniform, initializer
 from mindspore.experimental import optim
@@ -14,6 +15,7 @@ from mpcore.errors import BackendError
 from mpcore_port_runtime.in_place import put
 from mpcore_port_runtime.instances import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from mpcore_port_runtime.own_optimizers import OwnOptimizer
+from mpcore_port_runtime.rates import set_lr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -51,6 +53,7 @@ __all__ = [
     "wants_grad",
 ]
 
+_GROUPS = "param_groups"
 _NORM = {"gamma": "weight", "beta": "bias"}
 _STATISTICS = {"moving_mean": "running_mean", "moving_variance": "running_var"}
 _TORCH = {
@@ -398,24 +401,16 @@ def _optimizer_parameters(optimizer: Any) -> dict[str, Any]:
 
 
 class _OptimizerState(dict[str, Any]):
-    """The tensors of an optimizer; torch's own two entries are there when they are asked for."""
+    """The tensors of an optimizer and its groups; torch's ``state`` is there when it is asked for."""
 
     def __init__(self, optimizer: Any) -> None:
         held = _optimizer_parameters(optimizer)
-        super().__init__({name: param.value().copy() for name, param in held.items()})
-        self._groups: list[dict[str, Any]] = []
-        first = 0
-        for group in optimizer.param_groups:
-            own = {key: _as_number(value) for key, value in group.items() if key != "params"}
-            last = first + len(group["params"])
-            self._groups.append({**own, "params": list(range(first, last))})
-            first = last
+        tensors = {name: param.value().copy() for name, param in held.items()}
+        super().__init__({**tensors, _GROUPS: _saved_groups(optimizer)})
         self._optimizer = weakref.ref(optimizer)  # a copy of the state is none of the optimizer
 
     def __missing__(self, key: str) -> Any:
-        """Return the groups or what is kept of each parameter, by numbers, as torch does."""
-        if key == "param_groups":
-            return self._groups
+        """Return what is kept of each parameter, by numbers, as torch does."""
         optimizer: Any = self._optimizer()
         if key != "state" or not hasattr(optimizer, "state"):
             raise KeyError(key)
@@ -423,16 +418,35 @@ class _OptimizerState(dict[str, Any]):
         return {number: own for number, own in slots if own}
 
     def get(self, key: str, default: Any = None) -> Any:
-        """Return one of both, too."""
+        """Return it, too."""
         try:
             return self[key]
         except KeyError:
             return default
 
 
+def _saved_groups(optimizer: Any) -> list[dict[str, Any]]:
+    """Return what the groups are set to, with the places of their parameters, as torch has it."""
+    groups, first = [], 0
+    for group in optimizer.param_groups:
+        own = {key: _as_number(value) for key, value in group.items() if key != "params"}
+        last = first + len(group["params"])
+        settings = {key: value for key, value in own.items() if _is_setting(value)}
+        groups.append({**settings, "params": list(range(first, last))})
+        first = last
+    return groups
+
+
+def _is_setting(value: Any) -> bool:
+    if isinstance(value, (list, tuple)):
+        return all(_is_setting(one) for one in value)
+    return value is None or isinstance(value, (bool, int, float, str))
+
+
 def _as_number(value: Any) -> Any:
-    is_one = isinstance(value, Tensor) and value.size == 1
-    return value.asnumpy().item() if is_one else value
+    if isinstance(value, Tensor) and value.size == 1:
+        return value.asnumpy().item()
+    return value.item() if isinstance(value, np.generic) else value
 
 
 def _optimizer_state(optimizer: Any) -> dict[str, Any]:
@@ -441,14 +455,21 @@ def _optimizer_state(optimizer: Any) -> dict[str, Any]:
 
 def _load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
     targets = _optimizer_parameters(optimizer)
-    if set(targets) != set(state):
+    tensors = {name: value for name, value in state.items() if name != _GROUPS}
+    if set(targets) != set(tensors):
         msg = (
-            f"`state` must be of an optimizer of the same kind: {len(state)} tensors against "
+            f"`state` must be of an optimizer of the same kind: {len(tensors)} tensors against "
             f"{len(targets)} here"
         )
         raise BackendError(msg)
-    for name, value in state.items():
+    for name, value in tensors.items():
         ops.assign(targets[name], _tensor(value).astype(targets[name].dtype))
+    for group, given in zip(optimizer.param_groups, state.get(_GROUPS, ()), strict=False):
+        for key, value in given.items():
+            if key == "lr":
+                set_lr(group, value)
+            elif key != "params":
+                group[key] = _as_number(value)
 
 
 def rounded(cell: Any, dtype: Any) -> Any:

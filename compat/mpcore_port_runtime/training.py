@@ -120,8 +120,8 @@ def loss(
             their sum is multiplied by.
         parts: what it calls; the trainable parameters of the Cells among them get gradients,
             and the Parameters among them; of optimizers what they move.
-        scaler: multiplies the loss before the backward pass; if there is none here, but one in
-            the process, that one.
+        scaler: multiplies the loss before the backward pass; if there is none here, but some in
+            the process, that of the largest scale.
         inputs: Tensors that get gradients as well: ``backward`` adds them to their ``grad``, and
             ``grad`` returns them.
 
@@ -464,11 +464,8 @@ def scaled_by(scaler: Any, value: Any) -> _Scaled:
 def _scale_for(scaler: Any) -> float:
     if scaler is not None:
         return float(scaler.get_scale())
-    alive = [one for one in GradScaler._alive if one.is_enabled()]
-    if len(alive) > 1:
-        msg = f"`scaler` must be given to port.loss: there are {len(alive)} in this process"
-        raise BackendError(msg)
-    return alive[0].get_scale() if alive else 1.0
+    # Whose loss this is shows when it goes back; a power of 2 on the way changes no number.
+    return max((one.get_scale() for one in GradScaler._alive if one.is_enabled()), default=1.0)
 
 
 def step(optimizer: Any) -> Any:

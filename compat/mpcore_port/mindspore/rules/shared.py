@@ -43,6 +43,8 @@ class SharedRule(PortRule):
             return None
         if name.value in at.once(losses):
             lines = [*_other_names(held, old, at), *_kept(name, old, at)]
+            if not lines and any(_is_read_behind(one, old, at) for one in _given_with(name, old, at)):
+                at.unproven(self, old.body[0], _GIVEN)
             return self._with(new, lines, old, at) if lines else None
         entries: list[Any] = [one for one in held if _is_entry(one)]
         if not entries or at.values.kind(name) == "neutral":
@@ -65,6 +67,19 @@ class SharedRule(PortRule):
 
 
 _BOTH = "in torch both names hold what is changed"
+_GIVEN = "in torch the tensor itself is changed, and what was given with it may hold it, and is read"
+
+
+def _given_with(name: cst.Name, place: Any, at: At) -> list[cst.Name]:
+    """Return the other names that a call's results get: ``loss, logs = step(x)``."""
+    found = []
+    for one in at.names.given(name):
+        called = one.kind == "element" and isinstance(one.value, cst.Call)
+        if called and isinstance(one.node, cst.Assign) and at.line(one.node) < at.line(place):
+            tuples = [t.target for t in one.node.targets if isinstance(t.target, cst.Tuple)]
+            found += [part.value for every in tuples for part in every.elements]
+    names = [one for one in found if isinstance(one, cst.Name)]
+    return [one for one in names if one.value not in (name.value, "_")]
 
 
 def _changed(line: Any) -> cst.Name | None:
