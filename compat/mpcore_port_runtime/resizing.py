@@ -41,7 +41,8 @@ def interpolate(
         pairs = zip(lengths, factors, strict=True)
         wanted = tuple(math.floor(length * factor) for length, factor in pairs)
     else:
-        wanted = tuple(size) if isinstance(size, (tuple, list)) else (size,) * len(lengths)
+        sizes = size if isinstance(size, (tuple, list)) else (size,) * len(lengths)
+        wanted = tuple(int(one) for one in sizes)  # numpy draws some
     exact = all(f is None or n * f == w for n, f, w in zip(lengths, factors, wanted, strict=True))
     if exact or recompute_scale_factor:
         factors = [None] * len(lengths)

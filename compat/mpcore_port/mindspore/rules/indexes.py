@@ -15,18 +15,14 @@ if TYPE_CHECKING:
 
 __all__ = ["EmptyRule", "IndexRule", "is_number"]
 
-_ARRAYS = {
-    "arange",
-    "argsort",
-    "array",
-    "asarray",
-    "cumprod",
-    "cumproduct",
-    "cumsum",
-    "flatnonzero",
-    "random.permutation",
-    "unique",
-}
+_ARRAYS = frozenset(
+    """
+    append arange argsort array array_split asarray concatenate cumprod cumproduct cumsum delete
+    flatnonzero hstack intersect1d linspace random.permutation repeat setdiff1d sort tile union1d
+    unique
+    """.split()  # noqa: SIM905  # a list of words is read
+)
+_EACH_AXIS = ("numpy.where", "numpy.nonzero")
 _SIZED = {"random.choice": 2, "random.randint": 3}  # a number where no size is given
 _ROWS = ("numpy.r_", "numpy.mgrid")
 _SAME = ("astype", "copy", "flatten", "ravel", "reshape")
@@ -334,7 +330,7 @@ def _are_places(node: Any, at: At) -> bool:
     calls = [node] if isinstance(node, cst.Call) else at.names.origins(node)
     return bool(calls) and all(
         isinstance(one, cst.Call)
-        and at.names.called(one) in ("numpy.where", "numpy.nonzero")
+        and at.names.called(one) in _EACH_AXIS
         and len(one.args) == 1
         for one in calls
     )
@@ -362,7 +358,8 @@ def _is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
     if isinstance(node, cst.Subscript) and at.names.qualified(node.value) in _ROWS:
         return True
     if isinstance(node, cst.Subscript):
-        return _is_array(node.value, at, depth - 1)  # a part, or a number of numpy's
+        # A part, or a number of numpy's.
+        return _are_places(node.value, at) or _is_array(node.value, at, depth - 1)
     if not isinstance(node, cst.Call):
         return False
     module, _, last = (at.names.called(node) or "").partition(".")
