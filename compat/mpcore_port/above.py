@@ -34,7 +34,8 @@ def own_above(texts: Iterable[str], folder: Path) -> set[str]:
 def _packages_around(folder: Path) -> set[str]:
     """Return folders above that a lone file of a package lies in, below the package's first one.
 
-    The other files need not be there; the folder itself may be called after what it uses: `timm/train.py`.
+    The other files need not be there. The first folder may be called after what it uses:
+    ``timm/train.py``.
     """
     return set(folder.absolute().parts[1:-1][-_ABOVE:])
 

@@ -17,17 +17,16 @@ def _of_python(place: Any) -> Any:
     if isinstance(place, np.generic):
         return place.item()
     if isinstance(place, np.ndarray):
-        if not place.size and place.ndim == 1:
-            return slice(0, 0)  # MindSpore takes no list of nothing
-        return Tensor(place) if place.dtype == bool else place.tolist()
+        place = place if place.dtype == bool else place.tolist()
+        return Tensor(place) if isinstance(place, np.ndarray) else _of_python(place)
     if isinstance(place, slice):
         bounds = (place.start, place.stop, place.step)
         if any(isinstance(bound, np.generic) for bound in bounds):
             return slice(*(_of_python(bound) for bound in bounds))
     elif isinstance(place, tuple):
         return tuple(_of_python(one) for one in place)
-    elif isinstance(place, list) and any(isinstance(one, np.generic | np.ndarray) for one in place):
-        return [_of_python(one) for one in place]
+    elif isinstance(place, list):
+        return [_of_python(one) for one in place] or slice(0, 0)  # it takes no list of nothing
     return place
 
 

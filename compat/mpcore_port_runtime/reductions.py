@@ -8,7 +8,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import ops
 
-__all__ = ["argmax", "argmin", "average", "norm", "total", "unbind", "vector_norm"]
+__all__ = ["argmax", "argmin", "average", "norm", "split", "total", "unbind", "vector_norm"]
 
 
 def total(input: Any) -> Any:
@@ -75,6 +75,13 @@ def norm(
     safe = ops.where(zero, ops.ones_like(total), total)
     root = ops.sqrt(safe) if power == 2 else ops.pow(safe, 1 / power)
     return ops.where(zero, ops.zeros_like(root), root)
+
+
+def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+    """Return the parts along ``dim``."""
+    given = split_size_or_sections
+    each = [int(one) for one in given] if isinstance(given, (list, tuple)) else int(given)
+    return tuple(ops.split(tensor, each, dim))
 
 
 def unbind(input: Any, dim: int = 0) -> Any:

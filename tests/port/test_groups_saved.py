@@ -41,7 +41,10 @@ FIRST = {
     "AdamW": "optim.AdamW(groups(lr_scale=0.5, name='a'), lr=0.05, betas=(0.8, 0.95), eps=1e-6)",
     "SGD": "optim.SGD(groups(weight_decay=0.3), lr=0.05, momentum=0.8, nesterov=True)",
 }
-SECOND = {"AdamW": "optim.AdamW(groups(), lr=0.01)", "SGD": "optim.SGD(groups(), lr=0.01, momentum=0.1)"}
+SECOND = {
+    "AdamW": "optim.AdamW(groups(), lr=0.01)",
+    "SGD": "optim.SGD(groups(), lr=0.01, momentum=0.1)",
+}
 ASKED = {"AdamW": ["betas", "lr_scale", "eps"], "SGD": ["momentum", "weight_decay"]}
 
 

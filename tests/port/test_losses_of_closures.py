@@ -1,4 +1,4 @@
-"""Losses that a function makes with layers of its own: of the function around it, or of its file."""
+"""Losses that a function makes with layers of its own: of what is around it, or of its file."""
 
 from __future__ import annotations
 

@@ -95,6 +95,20 @@ def test_a_dictionarys_tensor_that_is_changed_by_another_name_is_named(behind, l
     assert said == lines
 
 
+@pytest.mark.parametrize(
+    ("given", "behind", "lines"),
+    [
+        ("loss, logs", "print(logs)", [4]),
+        ("loss, logs", "print(loss)", []),
+        ("loss, _", "print(loss)", []),
+    ],
+)
+def test_what_is_given_with_a_tensor_that_is_changed_is_named(given, behind, lines):
+    script = f"import torch\ndef f(step, x):\n    {given} = step(x)\n    loss /= 2\n    {behind}\n"
+    said = [edit.line for edit in ported(script).edits if edit.rule == "shared"]
+    assert said == lines
+
+
 REPEATED = """import torch
 sizes = torch.tensor([2, 3])
 made = [torch.cat([torch.tensor([k] * n) for k, n in enumerate(sizes)]).float()]

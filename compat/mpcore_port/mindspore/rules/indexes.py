@@ -329,9 +329,7 @@ def _are_places(node: Any, at: At) -> bool:
         return False
     calls = [node] if isinstance(node, cst.Call) else at.names.origins(node)
     return bool(calls) and all(
-        isinstance(one, cst.Call)
-        and at.names.called(one) in _EACH_AXIS
-        and len(one.args) == 1
+        isinstance(one, cst.Call) and at.names.called(one) in _EACH_AXIS and len(one.args) == 1
         for one in calls
     )
 
