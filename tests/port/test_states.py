@@ -104,7 +104,8 @@ def test_a_dictionarys_tensor_that_is_changed_by_another_name_is_named(behind, l
     ],
 )
 def test_what_is_given_with_a_tensor_that_is_changed_is_named(given, behind, lines):
-    script = f"import torch\ndef f(step, x):\n    {given} = step(x)\n    loss /= 2\n    {behind}\n"
+    code = f"{given} = step(x)\n    loss /= 2\n    loss.backward()\n    {behind}\n"
+    script = f"import torch\ndef f(step, x):\n    {code}"
     said = [edit.line for edit in ported(script).edits if edit.rule == "shared"]
     assert said == lines
 

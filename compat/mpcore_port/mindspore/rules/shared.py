@@ -43,7 +43,9 @@ class SharedRule(PortRule):
             return None
         if name.value in at.once(losses):
             lines = [*_other_names(held, old, at), *_kept(name, old, at)]
-            if not lines and any(_is_read_behind(one, old, at) for one in _given_with(name, old, at)):
+            if not lines and any(
+                _is_read_behind(one, old, at) for one in _given_with(name, old, at)
+            ):
                 at.unproven(self, old.body[0], _GIVEN)
             return self._with(new, lines, old, at) if lines else None
         entries: list[Any] = [one for one in held if _is_entry(one)]
@@ -67,7 +69,9 @@ class SharedRule(PortRule):
 
 
 _BOTH = "in torch both names hold what is changed"
-_GIVEN = "in torch the tensor itself is changed, and what was given with it may hold it, and is read"
+_GIVEN = (
+    "in torch the tensor itself is changed, and what was given with it may hold it, and is read"
+)
 
 
 def _given_with(name: cst.Name, place: Any, at: At) -> list[cst.Name]:
