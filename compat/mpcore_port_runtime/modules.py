@@ -401,7 +401,7 @@ def _optimizer_parameters(optimizer: Any) -> dict[str, Any]:
 
 
 class _OptimizerState(dict[str, Any]):
-    """The tensors of an optimizer and its groups; torch's ``state`` is there when it is asked for."""
+    """The tensors of an optimizer and its groups; torch's ``state`` is made when asked for."""
 
     def __init__(self, optimizer: Any) -> None:
         held = _optimizer_parameters(optimizer)
