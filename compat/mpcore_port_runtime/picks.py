@@ -4,16 +4,33 @@ from __future__ import annotations
 
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
-__all__ = ["kthvalue", "new_tensor", "nonzero", "scatter_add", "select", "unflatten", "windows"]
+__all__ = [
+    "bucketize",
+    "kthvalue",
+    "new_tensor",
+    "nonzero",
+    "scatter_add",
+    "select",
+    "unflatten",
+    "windows",
+]
 
 
 def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:  # torch's name
     """Return torch.scatter_add: ``src`` added at places along ``dim``, as far as ``index`` goes."""
     part = src[tuple(slice(0, n) for n in index.shape)]
     return ops.tensor_scatter_elements(input, index, part.astype(input.dtype), dim, "add")
+
+
+def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:
+    """Return torch.bucketize: the number of boundaries below each value, by ``right`` not above."""
+    values = input.expand_dims(-1) if isinstance(input, Tensor) else input
+    below = boundaries <= values if right else boundaries < values
+    return below.astype(ms.int32).sum(-1).astype(ms.int32 if out_int32 else ms.int64)
 
 
 def kthvalue(input: Any, k: int, dim: int = -1, keepdim: bool = False) -> tuple[Any, Any]:

@@ -162,7 +162,7 @@ _OPT = {
     "eps": ["0.01", "1e-06"],
     "momentum": ["0.9"],
 }
-_SHAPES = {"size": ["2", "(2, 3)", "[2, 3]", "2, 3"]}
+_SHAPES = {"size": ["2", "(2, 3)", "[2, 3]", "2, 3", "[]", "()"]}
 _NEW = {"dtype": ["torch.float64", "torch.float32", "torch.int64", "torch.int32", "torch.bool"]}
 _RANDOM = {"size": ["(40, 50)", "40, 50"], "dtype": ["torch.float32", "torch.float64"]}
 _MANY = ["a", "seq"]
@@ -262,6 +262,12 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.median": {"input": ["a", "v"], "dim": ["1", "-1"]},
     "torch.bincount": {"input": ["cls"], "weights": ["clw"], "minlength": ["3", "9"]},
     "torch.histc": {"input": ["v"], "bins": ["5"], "min": ["-1"], "max": ["2"]},
+    "torch.bucketize": {
+        "input": ["v", "a", "so"],
+        "boundaries": ["so"],
+        "out_int32": _FLAG,
+        "right": _FLAG,
+    },
     "torch.searchsorted": {
         "sorted_sequence": ["so"],
         "values": ["so", "v"],
