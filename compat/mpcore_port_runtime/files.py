@@ -17,6 +17,7 @@ from mpcore._lib.files import write_bytes
 from mpcore.errors import CheckpointError
 from mpcore_port_runtime.modules import load_state_dict, state_dict
 from mpcore_port_runtime.refusal import PortWarning
+from mpcore_port_runtime.standard import made_of, remade
 
 __all__ = ["load", "load_into", "save"]
 
@@ -54,28 +55,31 @@ def _flatten(obj: Any, arrays: dict[str, Any], where: str) -> Any:
         text = f"{where}: of {type(obj).__name__} the weights are saved, for load_state_dict"
         warnings.warn(text, PortWarning, stacklevel=4)
         obj = state_dict(obj)
-    if isinstance(obj, Tensor):
-        obj = obj.asnumpy()
-    if isinstance(obj, np.ndarray | np.generic):
+    if (standard := made_of(obj)) is not None:
+        kind, part = standard
+        return {"standard": kind, "of": _flatten(part, arrays, where)}
+    if isinstance(obj, Tensor | np.ndarray | np.generic):
         key = str(len(arrays))
-        arrays[key] = np.ascontiguousarray(obj)
-        return {"tensor": key, "shape": list(np.shape(obj))}
+        numbers = obj.asnumpy() if isinstance(obj, Tensor) else obj
+        arrays[key] = np.ascontiguousarray(numbers)
+        kind = "tensor" if isinstance(obj, Tensor) else "array"
+        return {kind: key, "shape": list(np.shape(numbers))}
     if isinstance(obj, dict):
-        rows = [[_key(k, where), _flatten(v, arrays, f"{where}[{k!r}]")] for k, v in obj.items()]
+        rows = [
+            [_key(k, arrays, where), _flatten(v, arrays, f"{where}[{k!r}]")] for k, v in obj.items()
+        ]
         return {"dict": rows}
     if isinstance(obj, list | tuple):
         rows = [_flatten(v, arrays, f"{where}[{n}]") for n, v in enumerate(obj)]
         return {"list" if isinstance(obj, list) else "tuple": rows}
     if isinstance(obj, _PLAIN):
         return {"value": obj}
-    if hasattr(obj, "__dict__") and type(obj).__name__ == "Namespace":
-        return _flatten(vars(obj), arrays, where)
-    kind = type(obj)
-    if _found(kind.__module__, kind.__qualname__) is kind:
+    of = type(obj)
+    if _found(of.__module__, of.__qualname__) is of:
         if any(isinstance(value, nn.Cell) for value in vars(obj).values()):
-            msg = f"{where}: {kind.__name__} holds a network, which cannot be saved with it"
+            msg = f"{where}: {of.__name__} holds a network, which cannot be saved with it"
             raise CheckpointError(msg)
-        named = [kind.__module__, kind.__qualname__]
+        named = [of.__module__, of.__qualname__]
         return {"object": named, "fields": _flatten(vars(obj), arrays, f"{where}.__dict__")}
     msg = f"{where}: {type(obj).__name__} cannot be saved: tensors, numbers, words, lists, dicts"
     raise CheckpointError(msg)
@@ -104,11 +108,8 @@ class _FIELDS:
     """A class whose objects are their fields."""
 
 
-def _key(key: Any, where: str) -> Any:
-    if isinstance(key, str | int):
-        return key
-    msg = f"{where}: keys must be words or whole numbers, got {key!r}"
-    raise CheckpointError(msg)
+def _key(key: Any, arrays: dict[str, Any], where: str) -> Any:
+    return key if isinstance(key, str | int) else _flatten(key, arrays, f"{where}: its key")
 
 
 def load(f: str | os.PathLike[str] | IO[bytes]) -> Any:
@@ -155,8 +156,15 @@ def _unflatten(tree: Any, file: Any) -> Any:
     ((kind, value), *_) = tree.items()
     if kind == "tensor":
         return Tensor(file.get_tensor(value).reshape(tree["shape"]))
+    if kind == "array":
+        return file.get_tensor(value).reshape(tree["shape"])[()]  # of no axes numpy's number
+    if kind == "standard":
+        return remade(value, _unflatten(tree["of"], file))
     if kind == "dict":
-        return {key: _unflatten(entry, file) for key, entry in value}
+        return {
+            _unflatten(key, file) if isinstance(key, dict) else key: _unflatten(entry, file)
+            for key, entry in value
+        }
     if kind == "value":
         return value
     if kind == "object":
