@@ -329,7 +329,7 @@ def test_what_a_loop_calls_keeps_methods_of_its_values() -> None:
 
 def test_what_a_base_class_gives_is_named_in_the_status() -> None:
     step = {"stand_ins": ["net"], "by_name": True}
-    run = {"step": step, "comparisons": [{"losses": [3, 3], "planted": True}]}
+    run = {"step": step, "comparisons": [{"verdict": "close", "losses": [3, 3], "planted": True}]}
     said = "its training step verified by 3 losses, with stand-ins for net, what a base class gives"
     assert engine._verified(run) == said
     assert "base class" not in engine._verified({**run, "step": {**step, "by_name": False}})
