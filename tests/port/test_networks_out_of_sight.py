@@ -144,3 +144,69 @@ def test_networks_that_objects_of_another_file_hold_are_in_the_loss(
     monkeypatch.delitem(sys.modules, "states")
     np.testing.assert_allclose(own[:-1], theirs["made"][:-1], rtol=1e-5)
     np.testing.assert_allclose(own[-1].asnumpy(), theirs["made"][-1].numpy(), rtol=1e-5)
+
+
+OBJECTS = """import torch
+import torch.nn.functional as F
+from torch import nn
+class Net(nn.Module):
+    def __init__(self, by):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2) / by)
+    def forward(self, x):
+        return x @ self.weight
+class Held:
+    pass
+def make():
+    one = Held()
+    vars(one).update(net=Net(7), featurizer=Net(5), forward_train=Net(3))
+    return one
+def by_name(trainer, x, y, optimizer):
+    out = trainer.net(x)
+    loss = F.cross_entropy(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+def of_an_object(algo, x, y, optimizer):
+    out = algo.featurizer(x)
+    loss = F.cross_entropy(out, y)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+def of_a_dictionary(models, x, y, optimizer):
+    out = models["student"](x)
+    with torch.no_grad():
+        t = models["teacher"](x)
+    loss = F.mse_loss(out, t)
+    optimizer.zero_grad()
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+class Learner:
+    def __init__(self, learn, opt):
+        self.learn, self.opt = learn, opt
+    def run(self, x, y):
+        pred = self.learn.forward_train(x)
+        loss = F.cross_entropy(pred, y)
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        return loss.item()
+one = make()
+every = [*one.net.parameters(), *one.featurizer.parameters(), *one.forward_train.parameters()]
+opt = torch.optim.SGD(every, lr=0.1)
+learner = Learner(one, opt)
+made = []
+for n in range(3):
+    x = torch.ones(4, 3) * (n + 1)
+    y = torch.tensor([0, 1, 1, 1])
+    two = {"student": one.net, "teacher": one.featurizer}
+    made += [by_name(one, x, y, opt), of_an_object(one, x, y, opt)]
+    made += [of_a_dictionary(two, x, y, opt), learner.run(x, y)]
+"""
+
+
+def test_what_unknown_objects_give_is_in_the_loss_where_no_network_is(tmp_path: Path) -> None:
+    assert "pred = self.learn.forward_train(x)\n            loss" in beside(OBJECTS, tmp_path).text

@@ -646,14 +646,40 @@ def slice_of(
             needed |= read(statement)
     inputs = set(at.once(asked_for))
     last = max((place for place in range(end) if reads_gradient(body[place], at)), default=-1)
+    left: list[int] = []
     while places and not whole and not _runs(body[places[0]], at):
         first = body[places[0]]
         if filled(body[place] for place in places[1:]) & surely_made(first):
             break  # a function's own: what it is handed from outside it may not fill
         if places[0] > last and inputs & read(first) and not inputs & set(assigned(first)):
             break
-        places.pop(0)
+        left.append(places.pop(0))
+    if not any(_learns(body[place], at) for place in places):
+        first = next((n for n, place in enumerate(left) if _asks_another(body[place], at)), None)
+        places = places if first is None else [*left[first:], *places]
     return Slice(places, needed)
+
+
+_LOSS = re.compile(r"(^|[._])\w*(loss|criterion|crit)\w*$", re.I)
+
+
+def _unknown(statement: Any, at: At) -> list[cst.Call]:
+    """Return the calls of a statement that may run weights, and are no losses by their names."""
+    every = (call for call in calls_in(statement) if not _is_plain(call, at, functional=True))
+    return [call for call in every if _LOSS.search(code_of(call.func)) is None]
+
+
+def _learns(statement: Any, at: At) -> bool:
+    """Return whether a statement may run something that learns: no loss of torch's alone does."""
+    return bool(_unknown(statement, at) or parameters_read(statement, at))
+
+
+def _asks_another(statement: Any, at: At) -> bool:
+    """Return whether an object that nothing is known of is asked: it may hold the network."""
+    return any(
+        isinstance(call.func, cst.Attribute) and call.args and dotted(call.func)
+        for call in _unknown(statement, at)
+    )
 
 
 def _makes_network(statement: Any, users: Sequence[Any], wanted: set[str], at: At) -> bool:
