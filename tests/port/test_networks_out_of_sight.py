@@ -210,3 +210,41 @@ for n in range(3):
 
 def test_what_unknown_objects_give_is_in_the_loss_where_no_network_is(tmp_path: Path) -> None:
     assert "pred = self.learn.forward_train(x)\n            loss" in beside(OBJECTS, tmp_path).text
+
+
+ELSEWHERE = """import torch
+import torch.nn.functional as F
+from torch import nn
+from passes_elsewhere import compute
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2) / 7)
+    def forward(self, x):
+        return x @ self.weight
+class State:
+    def __init__(self):
+        self.part = Net()
+class Learner:
+    def __init__(self, state, optimizer):
+        self.state, self.optimizer = state, optimizer
+    def run(self, x, y):
+        given = compute(self.state, x)
+        loss = F.mse_loss(given, y)
+        self.optimizer.zero_grad()
+        loss.backward()
+        self.optimizer.step()
+        return loss.item()
+state = State()
+learner = Learner(state, torch.optim.SGD(state.part.parameters(), lr=0.1))
+made = [learner.run(torch.ones(4, 3) * (n + 1), torch.ones(4, 2)) for n in range(3)]
+"""
+
+
+def test_what_a_function_of_another_file_gives_is_in_the_loss(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = "def compute(state, x):\n    return state.part(x)\n"
+    (tmp_path / "passes_elsewhere.py").write_text(text, encoding="utf-8")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    assert "given = compute(self.state, x)\n            loss" in beside(ELSEWHERE, tmp_path).text

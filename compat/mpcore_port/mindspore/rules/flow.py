@@ -17,6 +17,7 @@ from mpcore_port.mindspore.rules.inputs import asked_for, reads_gradient
 from mpcore_port.mindspore.rules.own_passes import gives_values, own_passes, trains
 from mpcore_port.mindspore.rules.place import is_module, trained_leaves
 from mpcore_port.names import code_of, dotted, target_names
+from mpcore_port.packages import of_another_file
 from mpcore_port.torch_names import EXPORTS
 from mpcore_port.values import vocabulary
 
@@ -675,11 +676,16 @@ def _learns(statement: Any, at: At) -> bool:
 
 
 def _asks_another(statement: Any, at: At) -> bool:
-    """Return whether an object that nothing is known of is asked: it may hold the network."""
-    return any(
+    """Return whether an object that nothing is known of is asked: it may hold the network.
+
+    Or a function of another file, which may be handed such an object.
+    """
+    asked = any(
         isinstance(call.func, cst.Attribute) and call.args and dotted(call.func)
         for call in _unknown(statement, at)
     )
+    every = [call for call in calls_in(statement) if _LOSS.search(code_of(call.func)) is None]
+    return asked or any(of_another_file(at.names.called(call) or "") for call in every)
 
 
 def _makes_network(statement: Any, users: Sequence[Any], wanted: set[str], at: At) -> bool:
