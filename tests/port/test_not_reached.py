@@ -1,4 +1,4 @@
-"""Parameters that a loss does not reach: they have no gradient, and nothing moves them."""
+"""Gradients of a loss: parameters that it does not reach have none; either of two scalers."""
 
 from __future__ import annotations
 
@@ -43,3 +43,35 @@ made += [p.detach() for p in net.parameters()]
 )
 def test_what_a_loss_does_not_reach_stays(made, tmp_path):
     beside(SCRIPT.replace("AdamW(", made), tmp_path)
+
+
+TWO_SCALERS = """import torch
+from torch import nn
+class Scaler:
+    def __init__(self, scale):
+        self.inner = torch.amp.GradScaler("cpu", init_scale=scale)
+    def __call__(self, loss, opt, params):
+        self.inner.scale(loss).backward()
+        self.inner.unscale_(opt)
+        norm = torch.nn.utils.clip_grad_norm_(params, 1.0)
+        self.inner.step(opt)
+        self.inner.update()
+        return norm
+one, other, made = nn.Linear(2, 2), nn.Linear(2, 2), []
+with torch.no_grad():
+    for p in [*one.parameters(), *other.parameters()]:
+        p.fill_(0.3)
+x = torch.ones(3, 2)
+def train(net, opt, scaler):
+    for _ in range(3):
+        opt.zero_grad()
+        loss = net(x).pow(2).mean()
+        made.append(scaler(loss, opt, net.parameters()))
+first, second = Scaler(1024.0), Scaler(65536.0)
+train(one, torch.optim.SGD(one.parameters(), lr=0.1), first)
+train(other, torch.optim.SGD(other.parameters(), lr=0.1), second)
+"""
+
+
+def test_a_loss_may_have_either_of_two_scalers(tmp_path):
+    beside(TWO_SCALERS, tmp_path)
