@@ -91,6 +91,15 @@ def of_a_tuple():
     loss += 1
     loss.backward()
     made.append(outputs[1])
+def of_another_scope(first):
+    def inner():
+        loss = first
+        loss += net(x).mean()
+        loss.backward()
+        made.append(loss.item())
+    inner()
+    return first
+of_another_scope(torch.zeros(()))
 for run in (of_dictionary, of_list, of_name, detached, of_a_number, of_a_tuple):
     run()
 """

@@ -130,8 +130,10 @@ def _other_names(held: list[Any], place: Any, at: At) -> list[str]:
     if isinstance(of, cst.Subscript):
         is_list = isinstance(of.value, cst.Name) and _is_given(of.value, _LISTS, at)
         of = of.value if _is_entry(of) or is_list else None
-    elif isinstance(of, cst.Name) and _is_given(of, _CONSTANTS, at, any):
-        return []  # a number that is added to is another one
+    elif isinstance(of, cst.Name):
+        here = at.names.scope(of).bindings.get(of.value, [])
+        if not here or _is_given(of, _CONSTANTS, at, any):
+            return []  # of another scope; or a number: one that is added to is another one
     if not isinstance(of, cst.Name) or not _is_read_behind(of, place, at):
         return []
     changed: Any = place.body[0]
