@@ -263,6 +263,10 @@ def test_a_loop_without_a_scale_is_compared_until_its_infinite_parameters_end_it
     went_on = Run((*losses, float("nan")), (), len(losses) + 1, "ok")
     assert compare("overflow", ended, went_on, options).verdict == "same"
     assert compare("float32", ended, went_on, options).verdict == "different"
+    asked_late = replace(went_on, end="failed")  # `if not math.isfinite(loss): sys.exit()`
+    assert compare("overflow", ended, asked_late, options).verdict == "same"
+    longer = replace(asked_late, losses=(*asked_late.losses, float("nan")))
+    assert compare("overflow", ended, longer, options).verdict == "different"
     early = replace(ended, losses=losses[: options.at])
     assert compare("overflow", early, went_on, options).verdict == "different"
     scaled = replace(ended, scales=(8.0,)), replace(went_on, scales=(8.0,))
