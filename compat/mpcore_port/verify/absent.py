@@ -45,12 +45,37 @@ def _popen(command: str, *args: Any, **kwargs: Any) -> Any:
     return io.StringIO("24 80") if command == "stty size" else _POPEN(command, *args, **kwargs)
 
 
+_HELD = types.ModuleType.__dict__["__dict__"].__get__
+
+
 def _eager(model: Any = None, *_: Any, **__: Any) -> Any:
     return (lambda function: function) if model is None else model
 
 
+class _Names(dict[str, Any]):
+    """What a module has by name, of which it has all: ``vits.__dict__[args.arch]``."""
+
+    def __init__(self, module: types.ModuleType, held: dict[str, Any]) -> None:
+        super().__init__(held)
+        self._module = module
+
+    def __contains__(self, name: object) -> bool:
+        return super().__contains__(name) or not str(name).startswith("_")
+
+    def __missing__(self, name: str) -> Any:
+        return getattr(self._module, str(name))
+
+    def keys(self) -> Any:
+        """Return the same: it is asked whether it has a name."""
+        return self
+
+
 class _Absent(types.ModuleType):
     """A module of which every name is something that is not there."""
+
+    @property
+    def __dict__(self) -> dict[str, Any]:  # type: ignore[override]
+        return _Names(self, _HELD(self))
 
     def __getattr__(self, name: str) -> Any:
         if name == "__version__":
@@ -86,7 +111,7 @@ class _Finder:
         """Return the module."""
         module = _Absent(spec.name)
         if spec.name in self.given:
-            vars(module).update(self.given[spec.name], __all__=list(self.given[spec.name]))
+            _HELD(module).update(self.given[spec.name], __all__=list(self.given[spec.name]))
         return module
 
     def exec_module(self, module: types.ModuleType) -> None:

@@ -43,6 +43,7 @@ from mpcore_port.verify.synthetic import settings as _mpcore_settings
 from mpcore_port.verify.synthetic import arrays as _mpcore_arrays
 _mpcore_never = False
 _mpcore_short = int
+_mpcore_counted = list
 _mpcore_install({given}, {gone!r})
 _mpcore_old({old_torch})
 _mpcore_files({files!r})
@@ -267,6 +268,8 @@ def _what(text: str) -> str:
         return BY_NAME
     if text == NEVER:
         return "its other branch"
+    if text.startswith("_mpcore_counted"):
+        return "its numbers"
     if text.startswith("_mpcore_missing('optimizer "):
         return "SGD, on both sides,"
     if any(name in text for name in ("_mpcore_loader", "_mpcore_next", STREAM)):

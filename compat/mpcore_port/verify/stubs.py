@@ -322,7 +322,10 @@ class Stubs:
         targets: list[ast.expr] = []
         if isinstance(loop, ast.For):
             core, target = self._core(loop.iter, loop.target)
-            if not _is_range(core):
+            counted = core.args[0] if isinstance(core, ast.Call) and core.args else None
+            if counted is not None and _is_range(counted) and not _is_around(core):
+                self.calls[core] = f"_mpcore_counted({ast.unparse(counted)})"
+            elif not _is_range(core):
                 if not self.is_loader(core):
                     self.calls[core] = LOADER
                 targets.append(target)
