@@ -63,6 +63,44 @@ def validate(model, loader):
 """
 
 
+DINO = """import math
+import sys
+import torch
+import utils
+import models.vits as vits
+def train(args):
+    if args.arch in vits.__dict__.keys():
+        student = vits.__dict__[args.arch]()
+        teacher = vits.__dict__[args.arch]()
+    else:
+        print(f"unknown {args.arch}")
+    for p in teacher.parameters():
+        p.requires_grad = False
+    optimizer = torch.optim.AdamW(student.parameters())
+    rates = utils.cosine_scheduler(args.lr, args.epochs)
+    momenta = utils.cosine_scheduler(args.momentum_teacher, args.epochs)
+    loader = iter(utils.loader(args))
+    logger = utils.MetricLogger()
+    for epoch in range(args.epochs):
+        for i in logger.log_every(range(32), 10):
+            x = next(loader)
+            for group in optimizer.param_groups:
+                group["lr"] = rates[i]
+            loss = (student(x) - teacher(x).detach() - 1.0).square().mean()
+            if not math.isfinite(loss.item()):
+                sys.exit(1)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            m = momenta[i]
+            with torch.no_grad():
+                for q, k in zip(student.parameters(), teacher.parameters()):
+                    k.data.mul_(m).add_((1 - m) * q.detach().data)
+if __name__ == "__main__":
+    train(utils.parse())
+"""
+
+
 def verified(text: str, folder: Path, modes: tuple[str, ...]) -> Verification:
     """Verify the step of a script beside that of its port to MindSpore."""
     (folder / "train.py").write_text(text, encoding="utf-8")
@@ -86,3 +124,12 @@ def test_an_engine_in_bfloat16_is_verified_in_float32_alone(tmp_path: Path) -> N
     assert done.passed, done.lines()
     assert [one.verdict for one in done.comparisons] == ["close", NOT_RUN, NOT_RUN]
     assert done.comparisons[0].steps == 4
+
+
+@pytest.mark.day
+def test_names_of_a_module_and_numbers_of_schedules_stand_in(tmp_path: Path) -> None:
+    done = verified(DINO, tmp_path, ("float32", "overflow"))
+    assert done.passed, done.lines()
+    assert done.comparisons[0].steps == 4
+    counts = [len(one) for one in (done.comparisons[1].original, done.comparisons[1].port)]
+    assert max(counts) - min(counts) <= 1

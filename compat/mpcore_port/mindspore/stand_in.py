@@ -194,10 +194,12 @@ def _take_as_numbers(tensors: Any) -> None:
     """Let tensors take stand-ins as operands and indexes: torch asks those what they are."""
     for name in (*OPERATORS, "__getitem__", "__setitem__"):
         setattr(tensors, name, _plain_first(getattr(tensors, name), name))
+    for name in _OF_NUMBERS:
+        setattr(tensors, name, _of_numbers(getattr(tensors, name)))
 
 
 _OF_NUMBERS = ("add", "clamp", "div", "maximum", "minimum", "mul", "pow", "sub")
-"""Functions that scripts call with numbers of their settings."""
+"""Functions, and methods, that scripts call with numbers of their settings."""
 
 
 def _of_numbers(original: Any) -> Any:

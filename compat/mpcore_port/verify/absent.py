@@ -45,7 +45,7 @@ def _popen(command: str, *args: Any, **kwargs: Any) -> Any:
     return io.StringIO("24 80") if command == "stty size" else _POPEN(command, *args, **kwargs)
 
 
-_HELD = types.ModuleType.__dict__["__dict__"].__get__
+_HELD = vars(types.ModuleType)["__dict__"].__get__
 
 
 def _eager(model: Any = None, *_: Any, **__: Any) -> Any:

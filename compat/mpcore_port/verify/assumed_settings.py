@@ -64,6 +64,8 @@ def _value(module: Module, name: str, attribute: str, known: dict[str, str]) -> 
     if attribute in known and not flag_of(attribute):
         return known[attribute]
     code = role_of(attribute, "")
+    if re.search(rf"device_type\s*=\s*{name}\.{attribute}\b", module.text):
+        return '"cuda"'  # of autocast, which takes no torch.device
     if code and not _OBJECTS.search(code):
         return code
     if number_of(attribute, -1) < 0:
