@@ -342,5 +342,6 @@ def test_a_run_that_ends_before_the_planted_overflow_says_so() -> None:
     assert found.words.endswith("; no overflow was planted: it would be in loss 4")
     assert compare("overflow", run, run, VerifyOptions(at=1)).planted
     assert compare("mixed", run, run, VerifyOptions(at=3)).planted
-    said = engine._verified({"step": None, "comparisons": [{"losses": [2, 2], "planted": False}]})
+    one = {"verdict": "close", "losses": [2, 2], "planted": False}
+    said = engine._verified({"step": None, "comparisons": [one]})
     assert said == "verified, before an overflow"
