@@ -53,13 +53,30 @@ def _norm(layer: Any, name: str, value: Any) -> None:
         msg = f"{name} of SyncBatchNorm is read when it is made alone"
         raise BackendError(msg)
     setattr(layer, name, float(value))  # the attribute is torch's momentum, the argument is not
+    _renew_norm(layer, layer.momentum)
+
+
+def _renew_norm(layer: Any, momentum: float) -> None:
     options = {"epsilon": layer.eps, "data_format": layer.format}
-    layer.bn_train = ops.BatchNorm(is_training=True, momentum=layer.momentum, **options)
+    layer.bn_train = ops.BatchNorm(is_training=True, momentum=momentum, **options)
     layer.bn_infer = ops.BatchNorm(is_training=False, **options)
+
+
+def _tracked(layer: Any, name: str, value: Any) -> None:
+    """Let the statistics of a layer stand still, or move: it takes those of batches as before."""
+    if isinstance(layer, nn.SyncBatchNorm):
+        msg = f"{name} of SyncBatchNorm is read when it is made alone"
+        raise BackendError(msg)
+    setattr(layer, name, bool(value))
+    _renew_norm(layer, layer.momentum if value else 0.0)
 
 
 def _norm_of_volumes(layer: Any, name: str, value: Any) -> None:
     _norm(layer.bn2d, name, value)
+
+
+def _tracked_in_volumes(layer: Any, name: str, value: Any) -> None:
+    _tracked(layer.bn2d, name, value)
 
 
 def _layer_norm(layer: Any, name: str, value: Any) -> None:
@@ -93,6 +110,8 @@ def _convolution(layer: Any, name: str, value: Any) -> None:
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
 _RENEWED = (
     (_NORMS, ("momentum", "eps"), _norm),
+    (_NORMS, ("track_running_stats",), _tracked),
+    (nn.BatchNorm3d, ("track_running_stats",), _tracked_in_volumes),
     (nn.BatchNorm3d, ("momentum", "eps"), _norm_of_volumes),
     (nn.LayerNorm, ("eps",), _layer_norm),
     (nn.Dropout, ("p",), _dropout),

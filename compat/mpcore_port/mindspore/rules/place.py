@@ -255,6 +255,9 @@ def is_module(at: At, node: cst.BaseExpression) -> bool:
     inner = unmoved(next(iter(at.names.origins(node)), None))
     if inner is not None and at.names.class_named(inner) is not None:
         return is_module(at, inner)
+    if (of := copied(at, node)) is not None:
+        given = [arg.value for arg in of.args] if isinstance(of, cst.Call) else []
+        return any(is_module(at, one) for one in (of, *given))  # deepcopy(de_parallel(net))
     text = dotted(node)
     return bool(_MODULE_NAME.search(text or code_of(node))) or text in at.once(_with_parameters)
 

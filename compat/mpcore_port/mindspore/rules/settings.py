@@ -21,6 +21,7 @@ _NORMS = r"(Batch|Layer|Group|Instance)Norm"
 _CONV = r"Conv2d|Conv\b|_ConvNd"
 _HAVE = {
     "momentum": _NORMS,
+    "track_running_stats": "track_running_stats",
     "eps": _NORMS,
     "p": r"nn\.Dropout|\bDropout\b",
     "stride": _CONV,

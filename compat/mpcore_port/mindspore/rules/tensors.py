@@ -37,7 +37,7 @@ from mpcore_port.torch_names import EXPORTS
 from mpcore_port.values import UNKNOWN, vocabulary
 
 if TYPE_CHECKING:
-    from mpcore_port.rule import At
+    from mpcore_port.rule import At, Kind
 
 __all__ = ["ForwardRule", "GradRule", "MethodRule"]
 
@@ -303,6 +303,8 @@ class MethodRule(PortRule):
             return self._of_unknown(old, new, at) if _is_made_half(old, at) else None
         if _is_undone(old, at):
             return self._rounded(old, new, at)
+        if _is_kept_copy(old, at):
+            return self._rounded(old, new, at, "changed", "what is saved is in float32, rounded")
         why = "parameters stay float32; give the step a policy, such as port.autocast"
         return new.with_changes(func=at.refuse(self, old.func, why))
 
@@ -315,13 +317,16 @@ class MethodRule(PortRule):
         at.unproven(self, old, _HALF, made)
         return made
 
-    def _rounded(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+    def _rounded(
+        self, old: cst.Call, new: cst.Call, at: At, kind: Kind = "exact", effect: str = ""
+    ) -> Any:
         """Map ``net.half()`` of ``net.half().float()``, which rounds what the network holds."""
         name = old.func.attr.value  # type: ignore[attr-defined]
         dtype = "float16" if name == "half" else name
         held = code_of(new.func.value)  # type: ignore[attr-defined]
         made = cst.parse_expression(wording(at, f"port.rounded({held}, ms.{dtype})"))
-        at.note(self, old, made, reason="its parameters are rounded, and are float32 again")
+        reason = "its parameters are rounded, and are float32 again"
+        at.note(self, old, made, kind, reason=reason, effect=effect)
         return made
 
     def _cuda(self, old: cst.Call, new: cst.Call, at: At) -> Any:
@@ -490,6 +495,19 @@ def _is_halved(call: cst.Call, at: At) -> bool:
     func = call.func
     named = isinstance(func, cst.Attribute) and func.attr.value in ("half", "bfloat16")
     return named and not call.args and is_module(at, func.value)  # type: ignore[attr-defined]
+
+
+def _is_kept_copy(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``{"model": deepcopy(net).half()}``: a copy that nothing runs."""
+    func: Any = call.func
+    if not isinstance(func.value, cst.Call) or copied(at, func.value) is None:
+        return False
+    above: Any = at.names.parents.get(call)
+    if isinstance(above, cst.Attribute) and above.attr.value in ("eval", "state_dict"):
+        if above.attr.value == "state_dict":
+            return True
+        above = at.names.parents.get(at.names.parents.get(above))
+    return isinstance(above, cst.DictElement)
 
 
 def _is_undone(call: cst.Call, at: At) -> bool:
