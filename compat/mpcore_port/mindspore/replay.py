@@ -343,6 +343,8 @@ def _port(job: dict[str, Any]) -> Any:
     _same_numbers(ms, torch, runtime)
     if importlib.util.find_spec("torchvision") is None:
         _no_pictures(runtime)
+    if importlib.util.find_spec("timm") is None:
+        _no_timm(runtime)
     if job["compiled"]:
         no_masks(ms)
     else:  # nothing is compiled: torch's masks come from outside
@@ -362,6 +364,15 @@ def _no_pictures(runtime: Any) -> None:
 
     for name in ("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "ImageFolder"):
         setattr(runtime.pictures, name, missing(f"torchvision.datasets.{name}"))
+
+
+def _no_timm(runtime: Any) -> None:
+    """Have losses and mixtures of timm be stand-ins, as they are beside torch without timm."""
+    from mpcore_port.verify.synthetic import missing
+
+    for name in ("LabelSmoothingCrossEntropy", "SoftTargetCrossEntropy"):
+        setattr(runtime.others, name, getattr(missing("timm.loss", imported=True), name))
+    runtime.Mixup = missing("timm.data", imported=True).Mixup
 
 
 def _always() -> bool:
