@@ -506,7 +506,8 @@ def _is_kept_copy(call: cst.Call, at: At) -> bool:
     if isinstance(above, cst.Attribute) and above.attr.value in ("eval", "state_dict"):
         if above.attr.value == "state_dict":
             return True
-        above = at.names.parents.get(at.names.parents.get(above))
+        call_of: Any = at.names.parents.get(above)
+        above = at.names.parents.get(call_of)
     return isinstance(above, cst.DictElement)
 
 
