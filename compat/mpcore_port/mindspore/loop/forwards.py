@@ -13,6 +13,7 @@ from mpcore_port.mindspore.rules.flow import (
     assigned,
     assigned_first,
     jumps,
+    networks_given,
     parameters_read,
     read,
     read_first,
@@ -73,8 +74,23 @@ def _region(lines: list[Line], at: At) -> Region | None:
     return found[0]
 
 
+_ASKED = frozenset(
+    {"eval", "modules", "named_parameters", "parameters", "state_dict", "train", "zero_grad"}
+)
+
+
 def _runs_network(node: cst.CSTNode, at: At) -> bool:
-    return any(is_module(at, call.func) for call in calls_in(node) if not at.names.called(call))
+    return any(_runs(call, at) for call in calls_in(node) if not at.names.called(call))
+
+
+def _runs(call: cst.Call, at: At) -> bool:
+    """Return whether a call runs a network: itself, by a method of it, or as what it hands on."""
+    func = call.func
+    if is_module(at, func) or networks_given(call, at):
+        return True
+    if not isinstance(func, cst.Attribute) or func.attr.value in _ASKED:
+        return False
+    return is_module(at, func.value)
 
 
 def fixed_names(lines: Iterable[Line], at: At) -> set[str]:
