@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ports import beside, ported
+from .ports import beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,3 +78,15 @@ made += [net[1].running_mean, net[3].running_mean]
 
 def test_statistics_that_are_not_tracked_stand_still(tmp_path: Path) -> None:
     beside(STILL, tmp_path)
+
+
+COMPILED = """import torch
+net = torch.compile(torch.nn.Linear(2, 2))
+state = net._orig_mod.state_dict()
+made = [tuple(state["weight"].shape), len(list(net._orig_mod.parameters()))]
+"""
+
+
+def test_a_network_that_was_compiled_is_itself(tmp_path: Path) -> None:
+    found = ported(COMPILED)  # torch's own compiler warns where it is imported
+    assert loaded(found.text, tmp_path)["made"] == [(2, 2), 2]

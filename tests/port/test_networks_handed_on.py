@@ -72,7 +72,25 @@ for x, y in batches:
 """
 
 
-@pytest.mark.parametrize("script", [BY_NAME, BY_METHODS, TWICE])
+BY_KEYWORD = """
+def images(generator, rows):
+    return generator(rows)
+class Worker:
+    def __init__(self, Gen, Dis):
+        self.Gen, self.Dis = Gen, Dis
+    def train(self):
+        for x, y in batches:
+            fake = images(generator=self.Gen, rows=x)
+            loss = -self.Dis(fake).mean()
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            made.append(loss.item())
+Worker(*parts).train()
+"""
+
+
+@pytest.mark.parametrize("script", [BY_NAME, BY_METHODS, TWICE, BY_KEYWORD])
 def test_all_networks_of_a_loss_learn(script: str, tmp_path: Path) -> None:
     found = beside(MADE + script + LAST, tmp_path)
     assert not [one for one in found.edits if one.kind == "refused"]
@@ -111,3 +129,25 @@ def test_a_network_that_goes_back_by_itself_is_refused_where_it_does(tmp_path: P
     before, _, _ = (MADE + ENGINE).partition("model.backward")
     assert [one.line for one in refused] == [before.count("\n") + 1]
     assert "an engine" in refused[0].reason
+
+
+ABROAD = """import torch
+import sample
+class Worker:
+    def __init__(self, Gen, Dis, optimizer):
+        self.Gen, self.Dis, self.optimizer = Gen, Dis, optimizer
+    def train(self, args):
+        for i in range(4):
+            fake = sample.images(generator=self.Gen, batch_size=4)
+            loss = -self.Dis(fake).mean()
+            self.optimizer.zero_grad()
+            loss.backward()
+            if i % 2 or args.always:
+                self.optimizer.step()
+            print(fake.shape, self.Dis(fake).mean())
+"""
+
+
+def test_a_keyword_of_another_files_function_says_that_it_is_a_network() -> None:
+    given = ported(ABROAD).text.partition("port.loss(")[2].partition(")")[0].split(", ")
+    assert {"self.Gen", "self.Dis"} <= set(given)

@@ -65,6 +65,9 @@ class AttributeRule(PortRule):
         name, parent = old.attr.value, at.names.parents.get(old)
         if name == "is_floating_point" and isinstance(new.value, cst.Attribute):
             return self._of_dtype(old, new, at)
+        if name == "_orig_mod" and not isinstance(parent, cst.AssignTarget):
+            at.note(self, old, new.value, reason="no network is wrapped: torch.compile has gone")
+            return new.value
         if name in _INSIDE and at.names.qualified(old) is None:
             made = new.with_changes(attr=cst.Name(_INSIDE[name]))
             at.unproven(self, old, _HIDDEN, made)

@@ -15,7 +15,11 @@ from mpcore_port.lines import leaves
 from mpcore_port.mindspore.rules.imported_networks import runs_imported
 from mpcore_port.mindspore.rules.inputs import asked_for, reads_gradient
 from mpcore_port.mindspore.rules.own_passes import gives_values, own_passes, trains
-from mpcore_port.mindspore.rules.place import is_module, trained_leaves
+from mpcore_port.mindspore.rules.place import (
+    is_given_as_network,
+    is_module,
+    trained_leaves,
+)
 from mpcore_port.names import code_of, dotted, target_names
 from mpcore_port.packages import of_another_file
 from mpcore_port.torch_names import EXPORTS
@@ -900,8 +904,13 @@ def _calls_own(method: cst.FunctionDef, methods: dict[str, cst.FunctionDef], at:
 
 def networks_given(call: cst.Call, at: At) -> list[cst.BaseExpression]:
     """Return the networks that a call is handed, as ``diffusion.losses(model, x)`` is one."""
-    plain = (arg.value for arg in call.args if isinstance(arg.value, (cst.Name, cst.Attribute)))
-    return [v for v in plain if not _COUNTED.search(code_of(v)) and is_module(at, v)]
+    named = [arg for arg in call.args if isinstance(arg.value, (cst.Name, cst.Attribute))]
+    return [
+        arg.value
+        for arg in named
+        if not _COUNTED.search(code_of(arg.value))
+        and (is_module(at, arg.value) or is_given_as_network(arg))
+    ]
 
 
 def _is_loss(name: str) -> bool:

@@ -27,6 +27,7 @@ __all__ = [
     "by_name",
     "copied",
     "has_unknown_base",
+    "is_given_as_network",
     "is_leaf",
     "is_module",
     "is_module_class",
@@ -69,6 +70,8 @@ _OURS = re.compile(r"(?<![\w.'\"])(" + "|".join(_IMPORTS) + r")(?=\.)")
 _MODULE_NAME = re.compile(
     r"(^|[_.])(model|net|network|generator|discriminator|encoder|decoder|ddp)\w*$", re.I
 )
+
+_GIVEN_AS = re.compile(r"(\w+_)?(model|net|network|generator|discriminator|encoder|decoder)", re.I)
 
 
 SETTINGS = re.compile(r"(^|[._])(args?|cfg|conf|config|flags|hps?|hparams|opts?|options)$", re.I)
@@ -260,6 +263,14 @@ def is_module(at: At, node: cst.BaseExpression) -> bool:
         return any(is_module(at, one) for one in (of, *given))  # deepcopy(de_parallel(net))
     text = dotted(node)
     return bool(_MODULE_NAME.search(text or code_of(node))) or text in at.once(_with_parameters)
+
+
+def is_given_as_network(arg: cst.Arg) -> bool:
+    """Return whether the keyword of an argument says that it is a network: ``generator=self.G``."""
+    if arg.keyword is None or _GIVEN_AS.fullmatch(arg.keyword.value) is None:
+        return False
+    root = dotted(arg.value).rpartition(".")[0]
+    return SETTINGS.search(root) is None
 
 
 def is_network_class(node: cst.ClassDef, at: At) -> bool:
