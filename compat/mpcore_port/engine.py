@@ -24,6 +24,7 @@ from mpcore_port.scan import joined, scan
 from mpcore_port.source import Source, Tree, Unread, parse_source
 from mpcore_port.status import Status, status_of
 from mpcore_port.targets import Options, Target
+from mpcore_port.verify.judge import NOT_RUN
 from mpcore_port.world import judged, unproven
 
 if TYPE_CHECKING:
@@ -335,7 +336,7 @@ def _anew(source: Source, line: int) -> Edit:
 
 def _verified(run: dict[str, Any]) -> str:
     """Return what was verified: a whole script, or its step, and with what in place of what."""
-    ran = [one for one in run["comparisons"] if one["verdict"] != "not run"]
+    ran = [one for one in run["comparisons"] if one["verdict"] != NOT_RUN]
     planted = all(one["planted"] for one in ran)
     before = "" if planted else ", before an overflow"
     rounds = ""

@@ -17,9 +17,29 @@ if TYPE_CHECKING:
     from mpcore_port.engine import Ported
     from mpcore_port.targets import Target
 
-__all__ = ["TARGET", "beside", "compare", "loaded", "ported"]
+__all__ = ["FILLED", "NET", "TARGET", "beside", "compare", "loaded", "ported"]
 
 TARGET = load_target("mindspore")
+
+
+FILLED = """import torch
+from torch import nn
+made = []
+def filled(net):
+    for p in net.parameters():
+        p.data.copy_(torch.linspace(-1.0, 1.0, p.numel()).view(p.shape))
+    return net
+"""
+"""The head of a script whose networks start from weights that both frameworks can make."""
+
+NET = """class Net(nn.Module):
+    def __init__(self, by=7):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2) / by)
+    def forward(self, x):
+        return x @ self.weight
+"""
+"""A network of one weight, for the same."""
 
 
 def ported(script: str, target: Target = TARGET) -> Ported:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ports import beside, loaded, ported
+from .ports import NET, beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -161,15 +161,12 @@ LAYERS.register_module(module=nn.Linear, name="Lines")
         assert loaded(text, tmp_path)["made"] == [4, True]
 
 
-GIVEN_BACK = """import torch
+GIVEN_BACK = (
+    """import torch
 from torch import nn
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2) / 7)
-    def forward(self, x):
-        return x @ self.weight
-def contrast(model, x):
+"""
+    + NET
+    + """def contrast(model, x):
     return model, model(x), model(x).pow(2).mean()
 def fit(model, optimizer, kind):
     losses = []
@@ -193,6 +190,7 @@ net = Net()
 made = [*fit(net, torch.optim.SGD(net.parameters(), lr=0.1), "plain")]
 made += [*fit(net, torch.optim.SGD(net.parameters(), lr=0.1), "contrast")]
 """
+)
 
 
 def test_a_network_that_one_branch_gives_back_is_trained(tmp_path: Path) -> None:

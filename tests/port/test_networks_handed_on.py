@@ -6,22 +6,18 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ports import beside, ported
+from .ports import FILLED, beside, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-MADE = """import torch
-from torch import nn
-made = []
-def filled(net):
-    for p in net.parameters():
-        p.data.copy_(torch.linspace(-1.0, 1.0, p.numel()).view(p.shape))
-    return net
-parts = [filled(nn.Linear(3, 4)), filled(nn.Linear(4, 1))]
+MADE = (
+    FILLED
+    + """parts = [filled(nn.Linear(3, 4)), filled(nn.Linear(4, 1))]
 batches = [(torch.linspace(-1.0, s, 6).view(2, 3), torch.ones(2, 1) * s) for s in (1.0, 2.0, 3.0)]
 optimizer = torch.optim.SGD([p for one in parts for p in one.parameters()], lr=0.05)
 """
+)
 LAST = """
 made += [p.detach() for one in parts for p in one.parameters()]
 """

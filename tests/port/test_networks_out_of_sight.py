@@ -7,21 +7,16 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from .ports import beside, loaded, ported
+from .ports import FILLED, NET, beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     import pytest
 
-RUNNER = """import torch
-from torch import nn
-made = []
-def filled(net):
-    for p in net.parameters():
-        p.data.copy_(torch.linspace(-1.0, 1.0, p.numel()).view(p.shape))
-    return net
-class Entry:
+RUNNER = (
+    FILLED
+    + """class Entry:
     def __init__(self, model, trainable):
         self.model, self.trainable = model, trainable
 class Runner:
@@ -52,6 +47,7 @@ runner.train()
 for one in (runner.upstream.model, runner.downstream.model, runner.other):
     made += [p.detach() for p in one.parameters()]
 """
+)
 
 
 def test_what_an_object_out_of_sight_holds_is_a_network_by_its_name(tmp_path: Path) -> None:
@@ -73,19 +69,17 @@ def test_with_a_network_in_sight_it_is_one(tmp_path: Path) -> None:
     beside(known, tmp_path)
 
 
-STATE = """import torch
+STATE = (
+    """import torch
 from torch import nn
-class Net(nn.Module):
-    def __init__(self, by):
-        super().__init__()
-        self.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2) / by)
-    def forward(self, x):
-        return x @ self.weight
-class State:
+"""
+    + NET
+    + """class State:
     def __init__(self):
         self.model = self.backbone = Net(7)
         self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
 """
+)
 
 HELD = """import torch
 from contextlib import nullcontext
@@ -146,16 +140,13 @@ def test_networks_that_objects_of_another_file_hold_are_in_the_loss(
     np.testing.assert_allclose(own[-1].asnumpy(), theirs["made"][-1].numpy(), rtol=1e-5)
 
 
-OBJECTS = """import torch
+OBJECTS = (
+    """import torch
 import torch.nn.functional as F
 from torch import nn
-class Net(nn.Module):
-    def __init__(self, by):
-        super().__init__()
-        self.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2) / by)
-    def forward(self, x):
-        return x @ self.weight
-class Held:
+"""
+    + NET
+    + """class Held:
     pass
 def make():
     one = Held()
@@ -206,23 +197,21 @@ for n in range(3):
     made += [by_name(one, x, y, opt), of_an_object(one, x, y, opt)]
     made += [of_a_dictionary(two, x, y, opt), learner.run(x, y)]
 """
+)
 
 
 def test_what_unknown_objects_give_is_in_the_loss_where_no_network_is(tmp_path: Path) -> None:
     assert "pred = self.learn.forward_train(x)\n            loss" in beside(OBJECTS, tmp_path).text
 
 
-ELSEWHERE = """import torch
+ELSEWHERE = (
+    """import torch
 import torch.nn.functional as F
 from torch import nn
 from passes_elsewhere import compute
-class Net(nn.Module):
-    def __init__(self):
-        super().__init__()
-        self.weight = nn.Parameter(torch.arange(6.0).reshape(3, 2) / 7)
-    def forward(self, x):
-        return x @ self.weight
-class State:
+"""
+    + NET
+    + """class State:
     def __init__(self):
         self.part = Net()
 class Learner:
@@ -239,6 +228,7 @@ state = State()
 learner = Learner(state, torch.optim.SGD(state.part.parameters(), lr=0.1))
 made = [learner.run(torch.ones(4, 3) * (n + 1), torch.ones(4, 2)) for n in range(3)]
 """
+)
 
 
 def test_what_a_function_of_another_file_gives_is_in_the_loss(

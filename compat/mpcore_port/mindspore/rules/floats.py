@@ -10,6 +10,7 @@ from mpcore_port.command_line import option_name
 from mpcore_port.mindspore.checked import signature
 from mpcore_port.mindspore.rules.place import SETTINGS
 from mpcore_port.names import code_of, expression, string_of
+from mpcore_port.scan import arguments
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -96,7 +97,7 @@ def _options(at: At) -> dict[str, bool]:
         if not isinstance(func, cst.Attribute) or func.attr.value != "add_argument":
             continue
         texts = [string_of(arg.value) or "" for arg in call.args if arg.keyword is None]
-        said = {arg.keyword.value: arg.value for arg in call.args if arg.keyword}
+        said = arguments(call, ())
         key = option_name(texts, (string_of(said["dest"]) or "") if "dest" in said else "")
         kind, default = said.get("type"), said.get("default")
         is_text = isinstance(default, cst.SimpleString)  # it goes through the type

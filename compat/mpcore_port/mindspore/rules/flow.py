@@ -40,6 +40,7 @@ __all__ = [
     "carrying",
     "constant",
     "detaches",
+    "is_called_loss",
     "is_part_network",
     "jumps",
     "needed_again",
@@ -668,10 +669,15 @@ def slice_of(
 _LOSS = re.compile(r"(^|[._])\w*(loss|criterion|crit)\w*$", re.I)
 
 
+def is_called_loss(call: cst.Call) -> bool:
+    """Return whether what is called is a loss by its name: ``self.criterion(x, y)``."""
+    return _LOSS.search(code_of(call.func)) is not None
+
+
 def _unknown(statement: Any, at: At) -> list[cst.Call]:
     """Return the calls of a statement that may run weights, and are no losses by their names."""
     every = (call for call in calls_in(statement) if not _is_plain(call, at, functional=True))
-    return [call for call in every if _LOSS.search(code_of(call.func)) is None]
+    return [call for call in every if not is_called_loss(call)]
 
 
 def _learns(statement: Any, at: At) -> bool:
@@ -688,7 +694,7 @@ def _asks_another(statement: Any, at: At) -> bool:
         isinstance(call.func, cst.Attribute) and call.args and dotted(call.func)
         for call in _unknown(statement, at)
     )
-    every = [call for call in calls_in(statement) if _LOSS.search(code_of(call.func)) is None]
+    every = [call for call in calls_in(statement) if not is_called_loss(call)]
     return asked or any(of_another_file(at.names.called(call) or "") for call in every)
 
 

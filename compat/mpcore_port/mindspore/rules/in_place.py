@@ -450,10 +450,9 @@ def _is_behind_a_pass(node: cst.CSTNode, at: At) -> bool:
     home = at.names.enclosing(node, cst.FunctionDef)
     return _is_ungraded(node, at) or any(
         isinstance(call.func, cst.Attribute)
-        and call.func.attr.value == "backward"
         and at.names.enclosing(call, cst.FunctionDef) is home
         and at.line(call) < at.line(node)
-        for call in at.names.by_type[cst.Call]
+        for call in at.names.callers("backward")
     )
 
 

@@ -14,6 +14,7 @@ import libcst as cst
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.rules.place import is_leaf
 from mpcore_port.names import code_of, target_names
+from mpcore_port.scan import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -61,11 +62,9 @@ def _asked(call: cst.Call, at: At) -> tuple[Any, Any]:
     nothing = None, None
     if at.names.called(call) != _GRADIENT or any(arg.star for arg in call.args):
         return nothing
-    plain = [arg.value for arg in call.args if arg.keyword is None]
-    given: dict[str, Any] = dict(zip(_ORDER, plain, strict=False))
-    given |= {arg.keyword.value: arg.value for arg in call.args if arg.keyword}
+    given: dict[str, Any] = arguments(call, _ORDER)
     loss, wanted = given.get("outputs"), given.get("inputs")
-    if loss is None or wanted is None or len(plain) > len(_ORDER):
+    if loss is None or wanted is None or len(call.args) > len(_ORDER):
         return nothing
     if set(given) - set(_ORDER) - {"allow_unused", "only_inputs"}:
         return nothing

@@ -16,6 +16,7 @@ from mpcore_port.mindspore.rules.flow import (
     attached,
     bound_by,
     constant,
+    is_called_loss,
     read,
     slice_of,
     surely_made,
@@ -149,7 +150,7 @@ def _is_loss(call: cst.Call, at: At) -> bool:
     made = at.names.call_names(call.func)
     if made:
         return all(name.endswith("Loss") for name in made)
-    return at.names.called(call) is None and _LOSS.search(code_of(call.func)) is not None
+    return at.names.called(call) is None and is_called_loss(call)
 
 
 def _is_weightless(call: cst.Call, at: At) -> bool:
@@ -165,7 +166,6 @@ def _is_weightless(call: cst.Call, at: At) -> bool:
     return at.values.kind(func.value) == "tensor" or func.attr.value in _OF_TENSORS
 
 
-_LOSS = re.compile(r"(^|[._])\w*(loss|criterion|crit)\w*$", re.I)
 _PLAIN = ("abs", "float", "int", "len", "max", "min", "range", "sum", "zip")
 _OF_TENSORS = frozenset(
     """

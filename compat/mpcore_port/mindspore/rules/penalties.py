@@ -18,6 +18,7 @@ from mpcore_port.mindspore.rules.flow import assigned, assigned_first, jumps, ne
 from mpcore_port.mindspore.rules.own_passes import own_passes
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.names import code_of
+from mpcore_port.scan import arguments
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -136,10 +137,8 @@ def _of(line: Any, at: At) -> _Asked | None:
     if len(calls) != 1 or any(arg.star for arg in calls[0].args):
         return None
     (call,) = calls
-    plain = [arg.value for arg in call.args if arg.keyword is None]
-    given: dict[str, Any] = dict(zip(_ORDER, plain, strict=False))
-    given |= {arg.keyword.value: arg.value for arg in call.args if arg.keyword}
-    if len(plain) > len(_ORDER) or set(given) - set(_ORDER) or "inputs" not in given:
+    given: dict[str, Any] = arguments(call, _ORDER)
+    if len(call.args) > len(_ORDER) or set(given) - set(_ORDER) or "inputs" not in given:
         return None
     if code_of(given.get("create_graph", cst.Name("False"))) != "True":
         return None

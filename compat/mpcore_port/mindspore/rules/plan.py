@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.children import Walker, calls_in
+from mpcore_port.children import Walker, below, calls_in
 from mpcore_port.mindspore.loop.makers import maker_of, model_of
 from mpcore_port.mindspore.rules.afar import Graded, kept_by_methods, read_for_gradients
 from mpcore_port.mindspore.rules.divided import Division, divisions
@@ -45,7 +45,7 @@ from mpcore_port.mindspore.rules.sunk import leaves_around, may_sink, untouched
 from mpcore_port.mindspore.rules.touching import handed_weights
 from mpcore_port.mindspore.rules.twice import around_jump
 from mpcore_port.names import code_of, dotted, target_names
-from mpcore_port.scan import is_optimizer
+from mpcore_port.scan import arguments, is_optimizer
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -278,9 +278,7 @@ class _Planner:
                 continue
             if self.names.called(binding.value) == "apex.amp.scale_loss":
                 order = ("loss", "optimizers", "loss_id", "model", "delay_unscale")
-                plain = [a.value for a in binding.value.args if not a.keyword]
-                given = dict(zip(order, plain, strict=False))
-                given |= {a.keyword.value: a.value for a in binding.value.args if a.keyword}
+                given = arguments(binding.value, order)
                 number = code_of(given["loss_id"]) if "loss_id" in given else ""
                 holders = code_of(given["optimizers"]) if "optimizers" in given else ""
                 return given["loss"], f"port.apex.scaler({number})", holders
@@ -768,12 +766,10 @@ class _Planner:
 
     def _given_again(self, node: cst.CSTNode) -> set[str]:
         """Return what is handed to a call that gives it back: ``model, loss = step(model, x)``."""
-        every = self.names.by_type[cst.Assign]
-        lines = [one for one in every if node in (one, *self.names.ancestors(one))]
         return {
             name
-            for line in lines
-            if isinstance(line.value, cst.Call)
+            for line in below(node)
+            if isinstance(line, cst.Assign) and isinstance(line.value, cst.Call)
             for arg in line.value.args
             if (name := dotted(arg.value)) and name in assigned(line)
         }
@@ -1063,9 +1059,7 @@ def _given(call: cst.Call, function: cst.FunctionDef, *, is_method: bool) -> dic
     names = [param.name.value for param in params]
     if any(arg.star for arg in call.args):
         return {}
-    plain = [arg.value for arg in call.args if arg.keyword is None]
-    found = dict(zip(names, map(dotted, plain), strict=False))
-    found |= {arg.keyword.value: dotted(arg.value) for arg in call.args if arg.keyword}
+    found = {name: dotted(value) for name, value in arguments(call, names).items()}
     return {name: text for name, text in found.items() if text}
 
 

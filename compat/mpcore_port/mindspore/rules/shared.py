@@ -170,10 +170,9 @@ def _kept(name: cst.Name, place: Any, at: At) -> list[str]:
 def losses(at: At) -> set[str]:
     """Return the names that have a backward pass, scaled or not: tensors."""
     found = set()
-    for call in at.names.calls:
-        func: Any = call.func
-        if isinstance(func, cst.Attribute) and func.attr.value == "backward":
-            of: Any = func.value
+    for call in at.names.callers("backward"):
+        if isinstance(call.func, cst.Attribute):
+            of: Any = call.func.value
             found.add(dotted(of))
             found |= {dotted(one.value) for one in getattr(of, "args", ())}
             found |= {dotted(one.value) for one in call.args}

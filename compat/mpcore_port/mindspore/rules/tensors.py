@@ -503,12 +503,10 @@ def _is_kept_copy(call: cst.Call, at: At) -> bool:
     if not isinstance(func.value, cst.Call) or copied(at, func.value) is None:
         return False
     above: Any = at.names.parents.get(call)
-    if isinstance(above, cst.Attribute) and above.attr.value in ("eval", "state_dict"):
-        if above.attr.value == "state_dict":
-            return True
-        call_of: Any = at.names.parents.get(above)
-        above = at.names.parents.get(call_of)
-    return isinstance(above, cst.DictElement)
+    asked = above.attr.value if isinstance(above, cst.Attribute) else ""
+    if asked == "eval":
+        above = at.names.parents.get(at.names.parents[above])
+    return asked == "state_dict" or isinstance(above, cst.DictElement)
 
 
 def _is_undone(call: cst.Call, at: At) -> bool:

@@ -11,6 +11,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.rules.place import PortRule
 from mpcore_port.names import code_of
+from mpcore_port.scan import arguments
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -135,14 +136,14 @@ def _gives_whole(node: cst.Call, at: At, depth: int) -> bool:
         return (
             len(asked) == 1 and asked[0].rpartition(".")[2] in _PLACES and is_whole(held, at, depth)
         )
-    return name in _SAME and "dtype" not in _named(node) and is_whole(held, at, depth)
+    return name in _SAME and "dtype" not in arguments(node, ()) and is_whole(held, at, depth)
 
 
 _PLACES = ("device", "'cuda'", '"cuda"', "'cpu'", '"cpu"')
 
 
 def _is_made_whole(name: str, node: cst.Call, at: At, depth: int) -> bool:
-    said = _named(node)
+    said = arguments(node, ())
     if "dtype" in said:
         return code_of(said["dtype"]).rpartition(".")[2] in _WIDTHS
     if name in _ALWAYS or name in ("randint", "randperm"):
@@ -154,10 +155,6 @@ def _is_made_whole(name: str, node: cst.Call, at: At, depth: int) -> bool:
     if name in ("tensor", "as_tensor"):
         return bool(node.args) and _are_integers(node.args[0].value)
     return name == "full" and len(node.args) > 1 and isinstance(node.args[1].value, cst.Integer)
-
-
-def _named(node: cst.Call) -> dict[str, cst.BaseExpression]:
-    return {arg.keyword.value: arg.value for arg in node.args if arg.keyword is not None}
 
 
 def _are_integers(node: Any) -> bool:
@@ -180,7 +177,7 @@ def _is_real(node: Any, at: At) -> bool:
 
 
 def _gives_real(node: Any, at: At) -> bool:
-    if not isinstance(node, cst.Call) or "dtype" in _named(node):
+    if not isinstance(node, cst.Call) or "dtype" in arguments(node, ()):
         return False
     module, _, name = (at.names.called(node) or "").rpartition(".")
     if module == "torch" and name == "tensor":
