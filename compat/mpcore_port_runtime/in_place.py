@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import operator
 from typing import Any
 
 from mindspore import Parameter, Tensor, ops
 
-__all__ = ["data_of", "put", "set_data", "variable"]
+__all__ = ["changed", "copied", "data_of", "put", "set_data", "set_places", "variable", "written"]
 
 
 def put(tensor: Any, value: Any) -> Any:
@@ -20,6 +21,70 @@ def put(tensor: Any, value: Any) -> Any:
     else:
         tensor.assign_value(fresh.copy())  # else of a Parameter both have one memory
     return tensor
+
+
+_GRADED = (
+    "gradients go through what is changed in place, and something else holds it: MindSpore has no "
+    "such; write x = x + ... where nothing else has to see it"
+)
+_CHANGES: dict[str, Any] = {
+    "+=": operator.iadd,
+    "-=": operator.isub,
+    "*=": operator.imul,
+    "/=": operator.itruediv,
+    "//=": operator.ifloordiv,
+    "%=": operator.imod,
+    "**=": operator.ipow,
+    "@=": operator.imatmul,
+    "&=": operator.iand,
+    "|=": operator.ior,
+    "^=": operator.ixor,
+    "<<=": operator.ilshift,
+    ">>=": operator.irshift,
+}
+
+
+def changed(word: str, held: Any, by: Any) -> Any:
+    """Return what ``held += by`` gives: of a tensor the very tensor, as all see it that hold it.
+
+    Numbers, lists and arrays are Python's own matter.
+    """
+    if not isinstance(held, Tensor):
+        return _CHANGES[word](held, by)
+    return written(held, _CHANGES[word](held, by))
+
+
+def written(held: Any, value: Any) -> Any:
+    """Write values into a tensor's own memory: what else holds it sees them, and so do views."""
+    if isinstance(held, Parameter):
+        return put(held, value)
+    fresh = value if isinstance(value, Tensor) else Tensor(value)
+    if getattr(fresh, "_grad_node", None) is not None:
+        raise NotImplementedError(_GRADED)
+    held = copied(held)
+    whole = held if held.ndim else held.reshape(1)
+    whole[:] = fresh.astype(held.dtype)  # of a slice MindSpore keeps the memory, of [...] none
+    return held
+
+
+def set_places(held: Any, places: Any, value: Any) -> None:
+    """Set ``held[places] = value``, for a mask too, where all see it that hold a view of it."""
+    if not isinstance(held, Tensor) or isinstance(held, Parameter):
+        held[places] = value
+        return
+    fresh = held.copy()
+    fresh[places] = value
+    written(held, fresh)
+
+
+def copied(part: Any) -> Any:
+    """Return what was taken of a tensor: where a mask or places took it, nothing is set in both."""
+    if isinstance(part, Tensor):
+        index = getattr(part, "index_of_parent_", None)
+        places = index if isinstance(index, tuple) else (index,)
+        if any(isinstance(one, (Tensor, list)) for one in places):
+            part.parent_tensor_ = part.index_of_parent_ = None
+    return part
 
 
 class _OfTensors(type):

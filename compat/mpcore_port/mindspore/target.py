@@ -28,6 +28,7 @@ from mpcore_port.mindspore.rules.in_place_functions import InPlaceFunctionRule
 from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
 from mpcore_port.mindspore.rules.kept_names import AliasOfDataRule
 from mpcore_port.mindspore.rules.kinds import KindRule, SameKindRule
+from mpcore_port.mindspore.rules.layers_in_place import LayerInPlaceRule
 from mpcore_port.mindspore.rules.leaves import LeafRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
@@ -134,7 +135,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             WordRule(),
         ],
         [ReleasedRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],
-        [PenaltyRule(), RaisingRule(), SharedRule()],
+        [LayerInPlaceRule(), PenaltyRule(), RaisingRule(), SharedRule()],
         shapes,
         [TrainingRule(), LoopRule(), SwitchRule()],
         names,

@@ -30,14 +30,19 @@ if TYPE_CHECKING:
     from mpcore_port.rule import At
 
 __all__ = [
+    "VIEWS",
     "AloneRule",
     "BehindRule",
     "DataRule",
     "KeptDataRule",
     "in_place",
     "is_alone",
+    "is_behind_a_pass",
     "is_made_tensor",
     "is_place",
+    "is_ungraded",
+    "operator_of",
+    "records_a_pass",
 ]
 
 _MADE = {
@@ -77,13 +82,13 @@ _FRESH = _PLAIN | frozenset(
     argmax argmin argsort cumprod flip isnan logsumexp outer prod roll
     """.split()  # noqa: SIM905
 )
-_VIEWS = frozenset(
+VIEWS = frozenset(
     """
     as_tensor from_numpy reshape flatten squeeze unsqueeze transpose permute narrow split
     chunk unbind diagonal movedim swapaxes broadcast_to atleast_1d real view_as_real
     """.split()  # noqa: SIM905  # a list of words is read
 )
-_NO_PARTS = _VIEWS | {"T", "data", "grad", "H", "mT", "imag", "shape"}
+_NO_PARTS = VIEWS | {"T", "data", "grad", "H", "mT", "imag", "shape"}
 """Attributes of tensors: what changes these is no change of what an object holds by a name."""
 _LEAF = re.compile(r"\.(weight|bias|running_mean|running_var|n_averaged)$")
 
@@ -150,20 +155,22 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         value = plain_call(name, old, new, fresh, at)
         made = value and cst.NamedExpr(fresh, value)
         return _noted(rule, old, made, at, _PERHAPS.format(code_of(held)), sure=False)
-    if _is_handed(held, at) and (name in _RANDOM or _is_ungraded(old, at)):
+    if _is_handed(held, at) and (name in _RANDOM or is_ungraded(old, at)):
         return _put(rule, old, new, fresh, at)
     kept = _is_attribute(held) or (_is_chained(held) and _is_put(fresh, at))
     if kept and _is_said_alone(old, at) and _gives_values(name, old, at):
         sure = not _is_viewed(held, at)
         return _put(rule, old, new, fresh, at, "" if sure else _VIEWED.format(code_of(held)))
     if root := _view_of(held, at):
-        made = None if _is_a_line(old, at) else plain_call(name, old, new, fresh, at)
+        if _is_a_line(old, at):
+            return _written(rule, old, new, at)
+        made = plain_call(name, old, new, fresh, at)
         return _noted(rule, old, made, at, _KEEPS.format(root), sure=False)
     made = _through_view(name, old, new, at)
     if made is not None:
         return _noted(rule, old, made, at, "no other name holds it: it is made anew")
     if name == "copy_":
-        return None
+        return _written(rule, old, new, at)
     if _is_perhaps_fresh(held, at) and not (_is_moved(held) and _is_a_line(old, at)):
         made = plain_call(name, old, new, fresh, at)
         return _noted(rule, old, made, at, _PERHAPS.format(code_of(held)), sure=False)
@@ -177,7 +184,7 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     if isinstance(held, cst.Name):
         sure = is_alone(held, at)
         if not sure and not is_alone(held, at, _is_perhaps_fresh):
-            return None
+            return _written(rule, old, new, at)
         value = plain_call(name, old, new, fresh, at)
         if value is None:
             return None
@@ -186,7 +193,39 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
             value = cst.NamedExpr(cst.Name(held.value), value, lpar=pair[0], rpar=pair[1])
         why = "no other name holds it: it is made anew" if sure else _PERHAPS.format(held.value)
         return _noted(rule, old, value, at, why, sure=sure)
-    return None
+    return _written(rule, old, new, at)
+
+
+def _written(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
+    """Write the values into the tensor itself, which all see that hold it, or a view of it."""
+    held, fresh = old.func.value, new.func.value  # type: ignore[attr-defined]
+    name = old.func.attr.value  # type: ignore[attr-defined]
+    chain = held
+    while _is_chained(chain):
+        chain = chain.func.value
+    part = chain.value if isinstance(chain, cst.Subscript) else chain
+    root = dotted(part).partition(".")[0] or _view_of(chain, at)
+    bound = root and at.names.scope(old).find(root)
+    if name[:-1] in _SHAPES or not bound:
+        return None
+    if records_a_pass(old, chain, at):
+        return None
+    target, before = _write_before(fresh, at)
+    value = plain_call(name, old, new, before, at)
+    if value is None:
+        return None
+    made = wording(at, f"port.written({code_of(target)}, {code_of(value)})")
+    return _noted(rule, old, cst.parse_expression(made), at, _IN_IT)
+
+
+def _write_before(target: Any, at: At) -> tuple[Any, Any]:
+    """Return what is written to, and its value: ``x.mul_(a).add_(b)`` writes once for both."""
+    if isinstance(target, cst.Call) and code_of(target.func) == wording(at, "port.written"):
+        return target.args[0].value, target.args[1].value
+    return target, target
+
+
+_IN_IT = "its values are written where all that hold it see them"
 
 
 def _left_untrained(rule: Any, old: cst.Call, fresh: Any, at: At) -> Any:
@@ -245,7 +284,7 @@ def _is_viewed(held: Any, at: At) -> bool:
         parent = at.names.parents.get(node)
         if code_of(node) != text:
             continue
-        if isinstance(parent, cst.Attribute) and parent.attr.value in _VIEWS | {"view", "data"}:
+        if isinstance(parent, cst.Attribute) and parent.attr.value in VIEWS | {"view", "data"}:
             method = at.names.parents.get(parent)
             in_place = isinstance(method, cst.Attribute) and method.attr.value.endswith("_")
             if not in_place:
@@ -265,7 +304,7 @@ def _view_of(node: Any, at: At) -> str:
         return ""
     called = at.names.called(node)
     last = (called or code_of(node.func)).rpartition(".")[2]
-    if last not in _VIEWS:
+    if last not in VIEWS:
         return ""
     held = node.func.value if called is None and isinstance(node.func, cst.Attribute) else None
     if called is not None and called.startswith("torch.") and node.args:
@@ -438,17 +477,32 @@ def _is_handed(node: Any, at: At) -> bool:
     return bool(found) and all(isinstance(one.node, cst.Param) for one in found)
 
 
-def _is_ungraded(node: cst.CSTNode, at: At) -> bool:
+def is_ungraded(node: cst.CSTNode, at: At) -> bool:
     """Return whether no gradients are recorded where a node stands."""
     above = at.names.ancestors(node)
     home = at.names.enclosing(node, cst.FunctionDef)
     return not records(home, at) or any(is_without(one, at) for one in above)
 
 
-def _is_behind_a_pass(node: cst.CSTNode, at: At) -> bool:
+def records_a_pass(node: Any, changed: Any, at: At) -> bool:
+    """Return whether gradients may go through what a node changes, or its pass is yet to come."""
+    if is_ungraded(node, at):
+        return False
+    home = at.names.enclosing(node, cst.FunctionDef)
+    if home is not None and home.name.value in ("forward", "__call__", "construct"):
+        return True
+    graded = at.once(Graded)
+    if {code_of(changed), *read(node)} & graded.before(node) or graded.of_value(node):
+        return True
+    return not is_behind_a_pass(node, at) and any(
+        at.names.enclosing(call, cst.FunctionDef) is home for call in at.names.callers("backward")
+    )
+
+
+def is_behind_a_pass(node: cst.CSTNode, at: At) -> bool:
     """Return whether nothing asks for gradients of what stands here: a backward pass is over."""
     home = at.names.enclosing(node, cst.FunctionDef)
-    return _is_ungraded(node, at) or any(
+    return is_ungraded(node, at) or any(
         isinstance(call.func, cst.Attribute)
         and at.names.enclosing(call, cst.FunctionDef) is home
         and at.line(call) < at.line(node)
@@ -473,7 +527,7 @@ def _is_fresh(node: cst.CSTNode, at: At, depth: int = _DEPTH) -> bool:
         last = called.rpartition(".")[2]
         if last.endswith("Tensor") and called.startswith("torch."):
             return True
-        return called.startswith("torch.") and last[:1].islower() and last not in _VIEWS
+        return called.startswith("torch.") and last[:1].islower() and last not in VIEWS
     if not isinstance(node.func, cst.Attribute):
         return False
     name = node.func.attr.value
@@ -718,7 +772,7 @@ def _hands_on(node: cst.Name, at: At) -> bool:
     if isinstance(parent, cst.Attribute) and parent.value is node:
         if _is_changed_through(parent, at):
             return False
-        return parent.attr.value in (_VIEWS | {"view", "data", "T", "detach", "t", "contiguous"})
+        return parent.attr.value in (VIEWS | {"view", "data", "T", "detach", "t", "contiguous"})
     return isinstance(parent, cst.Subscript) and parent.value is node
 
 
@@ -798,7 +852,7 @@ class BehindRule(PortRule):
             return None
         if func.attr.value.removesuffix("_") not in _PLAIN or not func.attr.value.endswith("_"):
             return None
-        if not _is_one_of_values(func.value, at) or not _is_behind_a_pass(old, at):
+        if not _is_one_of_values(func.value, at) or not is_behind_a_pass(old, at):
             return None
         data = cst.Attribute(method.value, cst.Name("data"))
         made = new.with_changes(func=method.with_changes(value=data))

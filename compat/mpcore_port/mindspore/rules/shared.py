@@ -10,8 +10,17 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.in_place import is_made_tensor, is_place
-from mpcore_port.mindspore.rules.place import PortRule
+from mpcore_port.mindspore.rules.in_place import (
+    is_made_tensor,
+    is_place,
+    operator_of,
+    records_a_pass,
+)
+from mpcore_port.mindspore.rules.kept_names import is_kept_name
+from mpcore_port.mindspore.rules.others_hold import other_holders
+from mpcore_port.mindspore.rules.own_optimizers import in_own_step
+from mpcore_port.mindspore.rules.place import PortRule, wording
+from mpcore_port.mindspore.rules.states import is_live_entry, is_live_name
 from mpcore_port.names import code_of, dotted, string_of
 
 if TYPE_CHECKING:
@@ -28,32 +37,85 @@ class SharedRule(PortRule):
     """The holder of a tensor that is changed by ``+=``, or at places, is given its values."""
 
     name = "shared"
-    reason = "in torch the dictionary's tensor is changed, and the dictionary is read later"
+    reason = "in torch the tensor itself is changed, and something else holds it"
     visits = (cst.SimpleStatementLine,)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Write one line's change back, or say that it is none in the port."""
         name = _changed(old)
-        if name is None:
-            return None
-        held = [one.value for one in at.names.given(name) if one.kind == "value"]
-        if len(held) == 1 and (part := _part_of(held[0], at)) is not None:
+        held = [one.value for one in at.names.given(name) if one.kind == "value"] if name else []
+        if name is not None and len(held) == 1 and (part := _part_of(held[0], at)) is not None:
             return self._of_part(name, part, old, new, at)
-        if not isinstance(old.body[0], cst.AugAssign):
+        if len(old.body) == 1 and isinstance(old.body[0], cst.Assign):
+            return self._of_places(old.body[0], new, at)
+        if len(old.body) != 1 or not isinstance(old.body[0], cst.AugAssign):
             return None
-        if name.value in at.once(losses):
+        if name is not None and name.value in at.once(losses):
             lines = [*_other_names(held, old, at), *_kept(name, old, at)]
-            if not lines and any(
-                _is_read_behind(one, old, at) for one in _given_with(name, old, at)
-            ):
+            if lines:
+                return self._with(new, lines, old, at)
+            if any(_is_read_behind(one, old, at) for one in _given_with(name, old, at)):
                 at.unproven(self, old.body[0], _GIVEN)
-            return self._with(new, lines, old, at) if lines else None
-        entries: list[Any] = [one for one in held if _is_entry(one)]
-        if not entries or at.values.kind(name) == "neutral":
+                return None
+        return self._of_others(old.body[0], new, at)
+
+    def _of_others(self, old: cst.AugAssign, new: Any, at: At) -> Any:
+        """Change the tensor itself where something else holds it, and no pass goes through it."""
+        target: Any = old.target
+        if isinstance(old.value, _NO_SUMMANDS):
             return None
-        if any(_is_read_behind(one.value, old, at) for one in entries):
-            at.unproven(self, old.body[0], self.reason)
-        return None
+        if is_kept_name(target, at) or is_live_name(target, at) or is_live_entry(target, at):
+            return None
+        if isinstance(target, cst.Subscript) and _is_taken(target, at):
+            value = f"{code_of(target)} {operator_of(old)} ({code_of(old.value)})"
+            return self._of_places_set(old, target, value, new, at)
+        holders = [] if in_own_step(old, at) else other_holders(target, old, at)
+        if at.values.kind(target) in _NO_TENSORS and not _is_in_a_copy(target, at):
+            holders = [one for one in holders if one.is_copy]  # an array of numpy
+        if not holders:
+            return None
+        reason = _HELD.format(holders[0].path)
+        if any(one.is_copy for one in holders) or records_a_pass(old, target, at):
+            at.unproven(self, old, reason)
+            return None
+        word, held, by = wording(at, "port.changed"), code_of(target), code_of(old.value)
+        made = f'{held} = {word}("{operator_of(old)}=", {held}, {by})'
+        line = cst.ensure_type(cst.parse_statement(made), cst.SimpleStatementLine).body[0]
+        at.note(self, old, line, reason=reason)
+        return new.with_changes(body=[line])
+
+    def _of_places(self, old: cst.Assign, new: Any, at: At) -> Any:
+        """Look at ``part = x[mask]``, whose places are set, and at places of numpy's arrays."""
+        target = old.targets[0].target
+        if len(old.targets) == 1 and isinstance(target, cst.Name) and _is_taken(old.value, at):
+            if target.value not in at.once(_set_at_places):
+                return None
+            value = new.body[0].value
+            made = cst.parse_expression(wording(at, f"port.copied({code_of(value)})"))
+            at.note(self, old.value, made, reason=_TAKEN)
+            return new.with_changes(body=[new.body[0].with_changes(value=made)])
+        return self._of_places_set(old, target, code_of(old.value), new, at)
+
+    def _of_places_set(self, old: Any, target: Any, value: str, new: Any, at: At) -> Any:
+        """Set what a mask or a list takes in the tensor's own memory, where a view of it is read.
+
+        Places by numbers are set there anyway.
+        """
+        if not isinstance(target, cst.Subscript):
+            return None
+        holders = other_holders(target.value, old, at)
+        copies = [one for one in holders if one.is_copy]
+        views = [one for one in holders if one.is_view] if _is_taken(target, at) else []
+        if copies or (views and records_a_pass(old, target.value, at)):
+            at.unproven(self, old, _HELD.format([*copies, *views][0].path))
+            return None
+        if not views:
+            return None
+        held, places = code_of(target.value), code_of(_index(target))
+        made = wording(at, f"port.set_places({held}, {places}, {value})")
+        line = cst.Expr(cst.parse_expression(made))
+        at.note(self, old, line, reason=_HELD.format(views[0].path))
+        return new.with_changes(body=[line])
 
     def _of_part(self, name: cst.Name, part: cst.Subscript, old: Any, new: Any, at: At) -> Any:
         made = at.names.given(name)[0].node
@@ -68,10 +130,62 @@ class SharedRule(PortRule):
         return cst.FlattenSentinel([new, *map(cst.parse_statement, lines)])
 
 
+_NO_TENSORS = ("neutral", "module", "optimizer", "scheduler", "scaler", "loader")
+_NO_SUMMANDS = (cst.BaseString, cst.List, cst.ListComp, cst.Tuple, cst.Dict, cst.Set)
+_HELD = "in torch the tensor itself is changed, and {} holds it, and is read"
+_TAKEN = (
+    "what a mask or places take is a copy in torch; MindSpore sets its places in the whole, too"
+)
 _BOTH = "in torch both names hold what is changed"
 _GIVEN = (
     "in torch the tensor itself is changed, and what was given with it may hold it, and is read"
 )
+
+
+def _is_taken(node: Any, at: At) -> bool:
+    """Return whether a mask, a list or a tensor of places may take a copy out of a tensor."""
+    if not isinstance(node, cst.Subscript) or at.values.kind(node.value) in _NO_TENSORS:
+        return False
+    plain = (cst.BaseString, cst.Integer)
+    places = [getattr(one.slice, "value", None) for one in node.slice]
+    return any(
+        place is not None and not isinstance(place, plain) and not is_place(place, at)
+        for place in places
+    )
+
+
+def _index(node: cst.Subscript) -> Any:
+    """Return what stands between the brackets, as a value; slices as such."""
+    values: list[Any] = []
+    for one in node.slice:
+        if isinstance(one.slice, cst.Slice):
+            bounds = (one.slice.lower, one.slice.upper, one.slice.step)
+            text = ", ".join("None" if bound is None else code_of(bound) for bound in bounds)
+            values.append(cst.parse_expression(f"slice({text})"))
+        else:
+            values.append(getattr(one.slice, "value", None))
+    if len(values) == 1:
+        return values[0]
+    return cst.Tuple([cst.Element(value) for value in values])
+
+
+def _set_at_places(at: At) -> set[str]:
+    """Return the names whose places are set somewhere: ``x[0] = 1``, ``x[0] += 1``."""
+    found = set()
+    for node in at.names.by_type[cst.Subscript]:
+        above = at.names.parents.get(node)
+        if isinstance(above, (cst.AssignTarget, cst.AugAssign)) and above.target is node:
+            base: Any = node
+            while isinstance(base, cst.Subscript):
+                base = base.value
+            found.add(code_of(base))
+    return found
+
+
+def _is_in_a_copy(target: Any, at: At) -> bool:
+    """Return whether this is an entry of what a call gave: ``dict(other)``."""
+    held = target.value if isinstance(target, cst.Subscript) else None
+    return any(isinstance(one, cst.Call) for one in at.names.origins(held))
 
 
 def _given_with(name: cst.Name, place: Any, at: At) -> list[cst.Name]:

@@ -30,8 +30,8 @@ def odd(x, weights):
     middle = port.median(x)
     # mpcore port: refused: torch.jit.trace: use ms.jit on the function
     fast = _mpcore_refused("torch.jit.trace: use ms.jit on the function")(nn.Dense(2, 2), x)
-    # mpcore port: refused: x.add_: in-place operations change nothing in MindSpore's eager mode on CPU, and another name may hold this tensor; write x = x.add(...), or port.put(x, ...) of a Parameter
-    _mpcore_refused("x.add_: in-place operations change nothing in MindSpore's eager mode on CPU, and another name may hold this tensor; write x = x.add(...), or port.put(x, ...) of a Parameter")(1)
+    # mpcore port: refused: x.t_: in-place operations change nothing in MindSpore's eager mode on CPU, and another name may hold this tensor; write x = x.t(...), or port.put(x, ...) of a Parameter
+    _mpcore_refused("x.t_: in-place operations change nothing in MindSpore's eager mode on CPU, and another name may hold this tensor; write x = x.t(...), or port.put(x, ...) of a Parameter")()
     # mpcore port: refused: nn.Softmin: `dim` of torch.nn.Softmin: torch guesses the axis from the rank of the input; write dim=
     pooled = _mpcore_refused("nn.Softmin: `dim` of torch.nn.Softmin: torch guesses the axis from the rank of the input; write dim=")()(x)
     return middle, fast, pooled

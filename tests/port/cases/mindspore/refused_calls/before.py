@@ -5,6 +5,6 @@ import torch.nn as nn
 def odd(x, weights):
     middle = torch.median(x)
     fast = torch.jit.trace(nn.Linear(2, 2), x)
-    x.add_(1)
+    x.t_()
     pooled = nn.Softmin()(x)
     return middle, fast, pooled
