@@ -11,6 +11,7 @@ from mindspore._c_expression import MixedPrecisionType
 
 from mpcore.errors import BackendError
 from mpcore_mindspore.executors import _pynative_executor
+from mpcore_mindspore.reaching import warn_of_decay
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -122,10 +123,11 @@ class Reaches(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     MindSpore gives zeros for it: a step would be taken that moves nothing, or, with momentum, on.
     """
 
-    def __init__(self, params: Sequence[Any]) -> None:
-        """Look at losses that are differentiated for ``params``."""
+    def __init__(self, params: Sequence[Any], decays: Sequence[bool] = ()) -> None:
+        """Look at losses that are differentiated for ``params``; of some an optimizer decays."""
         super().__init__(auto_prefix=False)
         object.__setattr__(self, "params", tuple(params))
+        object.__setattr__(self, "decays", tuple(decays))
 
     def __call__(self, loss: Any) -> Any:
         """Raise BackendError if the loss is a constant though some of the Parameters are not."""
@@ -135,6 +137,9 @@ class Reaches(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
                 "computed under ops.stop_gradient, or made from numbers"
             )
             raise BackendError(msg)
+        if self.decays:  # once: what is not reached by the first loss mostly never is
+            warn_of_decay(loss, self.params, self.decays)
+            object.__setattr__(self, "decays", ())
         return loss
 
     def construct(self, loss: Any) -> Any:

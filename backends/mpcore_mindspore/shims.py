@@ -3,5 +3,6 @@
 from __future__ import annotations
 
 from mpcore_mindspore.guard import guarded
+from mpcore_mindspore.reaching import not_reached
 
-__all__ = ["guarded"]
+__all__ = ["guarded", "not_reached"]

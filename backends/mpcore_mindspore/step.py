@@ -15,6 +15,7 @@ from mpcore_mindspore.guard import Given, Reaches, check_alone, guarded, undistu
 from mpcore_mindspore.journal import Begin, End, Followed, Journal, mend
 from mpcore_mindspore.master_weights import check_mode
 from mpcore_mindspore.overflow import on_all_ranks
+from mpcore_mindspore.reaching import decayed
 from mpcore_mindspore.stagnation import lost_and_moving, new_counts, samples_of
 
 if TYPE_CHECKING:
@@ -222,6 +223,8 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
     ) -> None:
         trained = [param for one in bound for param in one.trained]
         parted = [trained] if len(losses) == 1 else [one.trained for one in bound]
+        each = [decayed(one.optimizer) for one in bound]
+        decays = [[flag for flags in each for flag in flags]] if len(losses) == 1 else each
         self.rounds_grad = tuple(r for one in bound for r in one.rounds_grad)
         self.any_rounds = any(self.rounds_grad)
         self.map = ops.HyperMap()
@@ -233,12 +236,12 @@ class TrainCell(Transaction, nn.Cell):  # type: ignore[misc]  # nn.Cell is untyp
         extra = [] if device is None else [device.token]
         self.grad_fns = tuple(
             ms.value_and_grad(
-                (_scaled_with_aux if self.has_aux else _scaled)(loss_fn, Reaches(params)),
+                (_scaled_with_aux if self.has_aux else _scaled)(loss_fn, Reaches(params, flags)),
                 None,
                 ParameterTuple([*params, *extra]),
                 has_aux=True,
             )
-            for loss_fn, params in zip(losses, parted, strict=True)
+            for loss_fn, params, flags in zip(losses, parted, decays, strict=True)
         )
         self.emulates = device is not None
         self.collectors: Any = ()

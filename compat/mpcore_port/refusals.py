@@ -33,7 +33,7 @@ class {REFUSED}:
         raise NotImplementedError(self.__dict__["reason"])
 
     def __getattr__(self, name):
-        if name.startswith("__"):
+        if name.startswith("__") and name not in ("__name__", "__qualname__"):
             raise AttributeError(name)
         self._raise()
 

@@ -2,7 +2,8 @@
 """Batches that are mixed with themselves, back to front.
 
 Source: timm 1.0.9 ``data/mixup.py``; numpy draws the same numbers in the same order. Compared with
-what it gave.
+what it gave. timm 1.0.31 cuts out boxes of odd sizes one pixel wider, and draws the places of
+``cutmix_minmax`` from one more; that is not done here.
 """
 
 from __future__ import annotations

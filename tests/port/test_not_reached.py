@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from .ports import beside
+from mpcore.errors import MpcoreWarning
+
+from .ports import beside, loaded, ported
 
 SCRIPT = """import torch
 from torch import nn
@@ -43,6 +45,43 @@ made += [p.detach() for p in net.parameters()]
 )
 def test_what_a_loss_does_not_reach_stays(made, tmp_path):
     beside(SCRIPT.replace("AdamW(", made), tmp_path)
+
+
+OWN_STEP = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 2)
+        self.other = nn.Linear(3, 2)
+    def forward(self, x):
+        return self.first(x)
+net = Net()
+opt = torch.optim.AdamW(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cuda")
+for x in [torch.ones(4, 3)] * 2:
+    opt.zero_grad()
+    with torch.autocast("cuda"):
+        loss = net(x).pow(2).mean()
+    scaler.scale(loss).backward()
+    scaler.step(opt)
+    scaler.update()
+"""
+
+
+def test_a_step_of_mindspores_form_names_what_decays_and_is_not_reached(tmp_path):
+    text = ported(OWN_STEP).text
+    assert "train_cell(" in text
+    with pytest.warns(MpcoreWarning, match=r"does not reach other\.weight, other\.bias \(2 of 4\)"):
+        loaded(text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "other",
+    [("AdamW(net.parameters(), lr", "Adam(net.parameters(), lr"), ("self.other =", "other =")],
+)
+def test_a_step_without_such_says_nothing(other, tmp_path):
+    loaded(ported(OWN_STEP.replace(*other)).text, tmp_path)
 
 
 TWO_SCALERS = """import torch

@@ -32,7 +32,7 @@ from mpcore_port.mindspore.rules.layers_in_place import LayerInPlaceRule
 from mpcore_port.mindspore.rules.leaves import LeafRule
 from mpcore_port.mindspore.rules.mode import ModeRule
 from mpcore_port.mindspore.rules.native import NativeRule
-from mpcore_port.mindspore.rules.numbers import NumberRule
+from mpcore_port.mindspore.rules.numbers import GivenNumberRule, NumberRule
 from mpcore_port.mindspore.rules.of_python import PythonRule
 from mpcore_port.mindspore.rules.old_order import OldOrderRule
 from mpcore_port.mindspore.rules.own_optimizers import OwnStepRule
@@ -113,6 +113,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         ClassNameRule(),
         EmptyRule(),
         FirstRule(),
+        GivenNumberRule(),
         IndexRule(),
         KindRule(),
         LeafRule(),

@@ -16,18 +16,16 @@ if TYPE_CHECKING:
 __all__ = ["OneDevice"]
 
 _NAME = "_port_one_device"
-_CLASS = """
-class {name}({torch}.nn.DataParallel):
-    \"\"\"Runs the module on the one device there is; keeps ``.module`` and the saved names.\"\"\"
+_FUNCTION = """
+def {name}(module, device_ids=None, output_device=None, dim=0):
+    \"\"\"Return a DataParallel that runs the module on the one device there is.
 
-    def __init__(self, module, device_ids=None, output_device=None, dim=0):
-        {torch}.nn.Module.__init__(self)
-        self.module = module
-        self.dim = dim
-        self.device_ids = []
-
-    def forward(self, *inputs, **kwargs):
-        return self.module(*inputs, **kwargs)
+    It is of torch's own class, ``type(model) is DataParallel``, and keeps the saved names.
+    \"\"\"
+    alone = {torch}.nn.DataParallel.__new__({torch}.nn.DataParallel)
+    {torch}.nn.Module.__init__(alone)
+    alone.module, alone.dim, alone.device_ids = module, dim, []  # of none: forward calls the module
+    return alone
 """
 
 
@@ -44,8 +42,8 @@ class OneDevice(Rule):
         row = next((r for r in settings()["alone"] if r["name"] == name), None)
         if row is None:
             return None
-        if _NAME not in at.names.classes:
-            at.preambles[_NAME] = _CLASS.format(name=_NAME, torch=at.name_of("torch", "torch"))
+        if _NAME not in at.names.functions:
+            at.preambles[_NAME] = _FUNCTION.format(name=_NAME, torch=at.name_of("torch", "torch"))
         need_npu(at)
         changed = new.with_changes(func=cst.Name(_NAME))
         at.note(self, old, changed, "changed", row["reason"], row["effect"])

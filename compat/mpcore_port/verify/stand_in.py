@@ -50,7 +50,6 @@ _HERE = tuple(  # files whose functions hand on; probe has something in the plac
     str(Path(__file__).with_name(f"{name}.py"))
     for name in ("stand_in", "environments", "kit", "probe")
 )
-_ONE_DEVICE = "_port_one_device.forward"  # of a port, in the place of DataParallel
 _LENGTH = 1024  # of a data set: scripts ask for enough
 _OF_NETWORK = "of a network"  # a loss that is handed a network, and nothing that it made
 _form = ["scores"]
@@ -598,10 +597,8 @@ def _names_wanted(frame: Any) -> tuple[Any, ...]:
 
 def _caller(frame: Any) -> Any:
     """Return who called: a wrapper of torch hands on what it gets, so whoever called that."""
-    while frame.f_back is not None and (
-        frame.f_code.co_filename.startswith((*_HERE, *_kit[0].between))
-        or frame.f_code.co_qualname == _ONE_DEVICE
-    ):
+    between = (*_HERE, *_kit[0].between)
+    while frame.f_back is not None and frame.f_code.co_filename.startswith(between):
         frame = frame.f_back
     return frame
 

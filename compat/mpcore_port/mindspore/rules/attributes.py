@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.mindspore.rules.kept_names import is_kept_name
 from mpcore_port.mindspore.rules.place import SETTINGS, PortRule, is_plain_object, wording
 from mpcore_port.names import code_of, string_of
 
@@ -40,8 +41,22 @@ _SET = (
 )
 _INSIDE = {"_parameters": "_params", "_modules": "_cells"}
 _HIDDEN = "what a Cell holds inside: nobody looked what is done to it"
+_GRAPH = {
+    "grad_fn": "tensors of MindSpore do not say what made them",
+    "is_leaf": "tensors of MindSpore do not say so: of a Parameter it is True",
+    "retains_grad": "tensors of MindSpore do not say so",
+}
 _FIELDS = {"values": "0", "indices": "1"}
 _TUPLES = {"max", "min", "sort", "topk", "median", "kthvalue", "mode", "cummax", "cummin"}
+
+
+def _is_of_tensor(node: Any, at: At) -> bool:
+    """Return whether this surely is a tensor, or a Parameter by what it is called."""
+    if at.values.kind(node) == "tensor" or is_kept_name(node, at):
+        return True
+    if isinstance(node, cst.Attribute):
+        return node.attr.value in ("weight", "bias", "data") and not is_plain_object(at, node.value)
+    return False
 
 
 def _names_of(layer: str) -> dict[str, str]:
@@ -72,6 +87,8 @@ class AttributeRule(PortRule):
             made = new.with_changes(attr=cst.Name(_INSIDE[name]))
             at.unproven(self, old, _HIDDEN, made)
             return made
+        if name in _GRAPH and at.names.qualified(old) is None and _is_of_tensor(old.value, at):
+            return at.refuse_now(self, old, _GRAPH[name])
         if name not in _NORM and name not in _FIELDS and name not in _SIZE_NAMES:
             return None
         if at.names.qualified(old) is not None or (

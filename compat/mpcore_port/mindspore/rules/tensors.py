@@ -93,6 +93,7 @@ _LACKING = {
     *("get_parameter", "register_full_backward_hook", "reset_parameters"),
     *("register_full_backward_pre_hook", "reset_running_stats", "set_submodule", "share_memory"),
 }
+_NO_COUNT = "num_batches_tracked of a BatchNorm is not among them: MindSpore counts no batches"
 _RANKS = {"register_comm_hook", "_set_static_graph", "_set_ddp_runtime_logging_sample_rate"}
 _SENDS = "it says how torch's DistributedDataParallel sends gradients; MindSpore averages them"
 _SENT = "gradients are averaged in their own precision"
@@ -250,7 +251,10 @@ class MethodRule(PortRule):
         made = new.with_changes(func=func, args=[held, *new.args])
         if old.func.attr.value == "parameters" and is_next(old, at):  # type: ignore[attr-defined]
             made = cst.Call(cst.Name("iter"), [cst.Arg(made)])  # a list here
-        at.note(self, old, made)
+        if function.endswith("buffers") and "BatchNorm" in at.code:
+            at.note(self, old, made, "changed", effect=_NO_COUNT)
+        else:
+            at.note(self, old, made)
         return made
 
     def _train(self, old: cst.Call, new: cst.Call, at: At) -> Any:

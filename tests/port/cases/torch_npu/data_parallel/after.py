@@ -3,19 +3,16 @@ import torch_npu
 from torch import nn
 from torch.nn.parallel import DistributedDataParallel as DDP
 
-
 # mpcore port: keep
-class _port_one_device(torch.nn.DataParallel):
-    """Runs the module on the one device there is; keeps ``.module`` and the saved names."""
+def _port_one_device(module, device_ids=None, output_device=None, dim=0):
+    """Return a DataParallel that runs the module on the one device there is.
 
-    def __init__(self, module, device_ids=None, output_device=None, dim=0):
-        torch.nn.Module.__init__(self)
-        self.module = module
-        self.dim = dim
-        self.device_ids = []
-
-    def forward(self, *inputs, **kwargs):
-        return self.module(*inputs, **kwargs)
+    It is of torch's own class, ``type(model) is DataParallel``, and keeps the saved names.
+    """
+    alone = torch.nn.DataParallel.__new__(torch.nn.DataParallel)
+    torch.nn.Module.__init__(alone)
+    alone.module, alone.dim, alone.device_ids = module, dim, []  # of none: forward calls the module
+    return alone
 
 
 def wrap(model, ranks):

@@ -13,7 +13,7 @@ class _mpcore_refused:
         raise NotImplementedError(self.__dict__["reason"])
 
     def __getattr__(self, name):
-        if name.startswith("__"):
+        if name.startswith("__") and name not in ("__name__", "__qualname__"):
             raise AttributeError(name)
         self._raise()
 
