@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 import json
 import os
 import sys
@@ -55,6 +56,10 @@ def _flatten(obj: Any, arrays: dict[str, Any], where: str) -> Any:
         text = f"{where}: of {type(obj).__name__} the weights are saved, for load_state_dict"
         warnings.warn(text, PortWarning, stacklevel=4)
         obj = state_dict(obj)
+    if isinstance(obj, enum.Enum) and _enum(type(obj).__module__, type(obj).__qualname__):
+        named = [type(obj).__module__, type(obj).__qualname__]
+        several = isinstance(obj, enum.Flag) and obj.name not in type(obj).__members__
+        return {"member": [*named, int(obj.value) if several else obj.name]}
     if (standard := made_of(obj)) is not None:
         kind, part = standard
         return {"standard": kind, "of": _flatten(part, arrays, where)}
@@ -102,6 +107,14 @@ def _found(module: str, name: str) -> type | None:
     told = ("__new__", "__reduce__", "__reduce_ex__", "__getstate__", "__setstate__", "__del__")
     own = any(getattr(found, one, None) is not getattr(object, one, None) for one in told)
     return None if own else found
+
+
+def _enum(module: str, name: str) -> Any:
+    """Return an Enum by its names, None where there is none."""
+    found: Any = sys.modules.get(module)
+    for part in name.split("."):
+        found = getattr(found, part, None)
+    return found if isinstance(found, enum.EnumMeta) else None
 
 
 class _FIELDS:
@@ -167,6 +180,14 @@ def _unflatten(tree: Any, file: Any) -> Any:
         }
     if kind == "value":
         return value
+    if kind == "member":
+        members = _enum(*value[:2])
+        if members is not None and isinstance(value[2], int):
+            return members(value[2])  # several flags
+        if members is None or value[2] not in members.__members__:
+            msg = f"{value[1]}.{value[2]} of {value[0]} is saved here, and is not there"
+            raise CheckpointError(msg)
+        return members[value[2]]
     if kind == "object":
         found = _found(*value)
         if found is None:

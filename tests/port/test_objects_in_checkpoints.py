@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import dataclasses
 import datetime
+import enum
 from collections import Counter, OrderedDict, defaultdict, deque
 from pathlib import Path
 from types import SimpleNamespace
@@ -14,7 +16,35 @@ import pytest
 
 import mpcore_port_runtime as port
 
+
+class Mode(enum.Enum):
+    TRAIN = "train"
+    EVAL = "eval"
+
+
+class Phase(enum.IntEnum):
+    FIRST = 1
+
+
+class Parts(enum.Flag):
+    HEAD = 1
+    BODY = 2
+
+
+@dataclasses.dataclass
+class Settings:
+    rate: float = 0.1
+    mode: Mode = Mode.EVAL
+    phases: list = dataclasses.field(default_factory=lambda: [Phase.FIRST])
+
+
 KEPT = {
+    "member": Mode.TRAIN,
+    "whole member": Phase.FIRST,
+    "keyed by members": {Mode.TRAIN: 1, Mode.EVAL: [Settings()]},
+    "dataclass": Settings(rate=0.5, mode=Mode.TRAIN),
+    "flag": Parts.HEAD,
+    "flags": Parts.HEAD | Parts.BODY,
     "namespace": argparse.Namespace(rate=0.1, out=Path("runs/first"), names={"a", "b"}),
     "simple": SimpleNamespace(sizes=[1, 2]),
     "bytes": b"a\xff",
