@@ -86,7 +86,8 @@ def _network_ends(made: cst.Call, func: Any, names: Names, depth: int) -> bool:
     if isinstance(made.func, cst.Attribute) and made.func.attr.value in ("to", "cuda"):
         inner = names.origins(made.func.value)
         calls = [one for one in inner if isinstance(one, cst.Call)]
-        return bool(calls) and all(_network_ends(one, func, names, depth) for one in calls)
+        ends = (_network_ends(one, func, names, depth - 1) for one in calls)
+        return bool(calls) and depth > 0 and all(ends)  # ``net = net.to(device)`` in a loop
     own = names.class_named(func)
     for statement in own.body.body if own is not None else ():
         if isinstance(statement, cst.FunctionDef) and statement.name.value == "forward":

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["apart", "leaves"]
 
 _SETTINGS = ("torch.backends.", "torch.set_float32_matmul_precision", "torch.cuda.nvtx.")
+_OF_TORCH = re.compile(r"torch\.(cuda|set_num|use_|_C|_dynamo|_inductor)|(\w+\.)?cudnn\.")
 _RATES = re.compile(r"param_groups|\[\s*['\"]lr['\"]\s*\]")
 _SHARED = re.compile(r"^[^#\n]*(;|:[^\n#]*\b(import|torch|param_groups|lr)\b)", re.M)
 
@@ -144,7 +145,10 @@ def _is_taken(small: cst.BaseSmallStatement, all_of_torch: bool) -> bool:
             places = [target.target for target in small.targets]
         called = small.value if isinstance(small, cst.Expr) else None
         places += [called.func] if isinstance(called, cst.Call) else []
-        return any(dotted(place).startswith(_SETTINGS) for place in places)
+        whole = [dotted(place) for place in places]
+        if all_of_torch and any(map(_OF_TORCH.match, whole)):
+            return True
+        return any(place.startswith(_SETTINGS) for place in whole)
     return False
 
 

@@ -55,6 +55,14 @@ _STATEMENTS = frozenset(STATEMENTS)
 _DEPTH = 12  # assignments that are followed; x = y = ... longer than that is a riddle
 
 
+_HOMES = {
+    f"{module}.{name}": f"torch.{name}"
+    for module in ("torch.autograd", "torch.autograd.grad_mode")
+    for name in ("enable_grad", "inference_mode", "no_grad", "set_grad_enabled")
+}
+"""Names of torch by the module that defines them, and as torch has them itself."""
+
+
 class Names:
     """The names of one module; every question is about nodes of the tree it was built from.
 
@@ -152,7 +160,8 @@ class Names:
         known = self._known.get(node, "")
         if known == "":
             self._known[node] = None  # x = x ends here
-            self._known[node] = known = self._qualify(node, 0)
+            known = self._qualify(node, 0)
+            self._known[node] = known = _HOMES.get(known, known) if known else known
         return known
 
     def _qualify(self, node: cst.CSTNode, depth: int) -> str | None:

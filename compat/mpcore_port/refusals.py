@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from typing import TYPE_CHECKING, Any
 
@@ -131,6 +132,8 @@ def checked(old: Any, new: Any, at: At) -> Any:
     broken = next((why for why in map(_broken, parts) if why), "")
     if not broken:
         return new
+    if len(parts) == 1 and not _broken(other := parts[0].visit(_Quotes())):
+        return other
     shown = " ".join(_header(old).split()).rstrip(":")
     reason = f"what the port would write here is no Python ({broken}); write it in simpler steps"
     _forget(old, at)
@@ -140,6 +143,32 @@ def checked(old: Any, new: Any, at: At) -> Any:
         lines = [*new.leading_lines] if isinstance(new, cst.SimpleStatementLine) else []
         return old.with_changes(body=[cst.Expr(call)], leading_lines=lines or old.leading_lines)
     return _stopped(old, new, call)
+
+
+class _Quotes(cst.CSTTransformer):
+    """Gives texts inside of an f-string the quotes that it leaves free, as before Python 3.12."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._around: list[str] = []
+
+    def visit_FormattedString(self, node: cst.FormattedString) -> None:  # noqa: N802
+        """Come into an f-string."""
+        self._around.append(node.quote[:1])
+
+    def leave_FormattedString(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
+        """Leave an f-string."""
+        self._around.pop()
+        return updated_node
+
+    def leave_SimpleString(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
+        """Change the quotes of one text."""
+        free = {'"', "'"} - set(self._around)
+        plain = updated_node.raw_value
+        if len(free) != 1 or updated_node.prefix or re.search(r"[\\\n'\"]", plain):
+            return updated_node
+        quote = free.pop()
+        return updated_node.with_changes(value=f"{quote}{plain}{quote}")
 
 
 def _broken(node: Any) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import platform
 import time
 from contextlib import AbstractContextManager, nullcontext
 from typing import Any
@@ -32,6 +33,7 @@ __all__ = [
     "device_name",
     "device_of",
     "device_properties",
+    "environment",
     "gather_outputs",
     "gathered",
     "get_rank",
@@ -41,6 +43,7 @@ __all__ = [
     "is_available",
     "is_initialized",
     "mem_get_info",
+    "memory_stats",
     "parallel_apply",
     "replicate",
     "run_on_devices",
@@ -193,6 +196,28 @@ def mem_get_info(_: Any = None) -> tuple[int, int]:
     """Return how much memory of the device is free, and how much there is; 0 on CPU."""
     found = device_properties()
     return found.free_memory, found.total_memory
+
+
+def memory_stats(_: Any = None) -> dict[str, int]:
+    """Return what MindSpore counts of the device's memory by torch's keys; 0 on CPU."""
+    counted = {
+        "allocated_bytes.all.current": ms.runtime.memory_allocated(),
+        "allocated_bytes.all.peak": ms.runtime.max_memory_allocated(),
+        "reserved_bytes.all.current": ms.runtime.memory_reserved(),
+        "reserved_bytes.all.peak": ms.runtime.max_memory_reserved(),
+    }
+    return {name: int(count) for name, count in counted.items()}
+
+
+def environment() -> str:
+    """Return what runs here, for a log: versions of MindSpore, Python and the system."""
+    rows = {
+        "MindSpore": ms.__version__,
+        "device target": device_name(),
+        "Python": platform.python_version(),
+        "system": platform.platform(),
+    }
+    return "\n".join(f"{name}: {said}" for name, said in rows.items())
 
 
 def synchronize(_: Any = None) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from mpcore_port_runtime.refusal import PortWarning
 
-__all__ = ["profile", "record_function"]
+__all__ = ["cudart", "profile", "record_function"]
 
 
 class record_function(ContextDecorator):  # noqa: N801  # torch's name
@@ -90,3 +90,26 @@ class profile:  # noqa: N801  # torch's name
 
     def export_stacks(self, path: str, metric: str = "") -> None:
         """Write nothing."""
+
+
+class _Library:
+    """CUDA's library, of which scripts ask to start and stop NVIDIA's profiler."""
+
+    def cudaProfilerStart(self) -> int:  # noqa: N802  # CUDA's name
+        """Start nothing; 0 says that all went well."""
+        return 0
+
+    def cudaProfilerStop(self) -> int:  # noqa: N802
+        """Stop nothing; 0 says that all went well."""
+        return 0
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        msg = f"`{name}` of CUDA's library has no equal in MindSpore"
+        raise NotImplementedError(msg)
+
+
+def cudart() -> _Library:
+    """Return what stands for torch.cuda.cudart()."""
+    return _Library()

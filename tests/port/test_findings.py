@@ -313,6 +313,15 @@ def test_finding_is_found_in_other_spellings_too(tmp_path: Path, case: str) -> N
     assert (name in {found for _, found in _found(tmp_path, text)}) == (case in MORE)
 
 
+def test_a_network_that_takes_its_own_place_on_a_device_ends_the_search(tmp_path: Path) -> None:
+    text = (
+        "import torch\nfrom torch import nn\nnet = nn.Linear(2, 2)\n"
+        "for device in devices:\n    net = net.to(device)\n"
+        "    loss = nn.functional.cross_entropy(net(x), y)\n"
+    )
+    assert "softmax-before-cross-entropy" not in {found for _, found in _found(tmp_path, text)}
+
+
 @pytest.mark.parametrize("target", ["torch_npu", "mindspore"])
 def test_what_a_port_has_mended_is_said_to_be_repaired(target: str) -> None:
     text = "import torch\nscaler = torch.amp.GradScaler()\n" + REGION

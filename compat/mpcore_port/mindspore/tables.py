@@ -65,6 +65,7 @@ class Mapping:
             default; of one that ``special`` rewrites, where it has several elements.
         refuse_all: why the name is refused; "" if it is not.
         remove: why a line with nothing but this call goes.
+        shown: code that stands for a refused name, or a call of it, in what is only printed.
         positional: how many arguments may stay positional; the rest get their keyword.
         pack: keyword under which torch takes several positional sizes as one.
         expr: code for the whole call; bare: the same without the optional argument.
@@ -96,6 +97,7 @@ class Mapping:
     given: dict[str, str] = field(default_factory=dict)
     refuse_all: str = ""
     remove: str = ""
+    shown: str = ""
     positional: int = 99
     pack: str = ""
     expr: str = ""
@@ -148,7 +150,17 @@ def _mapping(name: str, row: str | dict[str, Any]) -> Mapping:
 def _signature(name: str, row: dict[str, Any]) -> str:
     """Return torch's signature for a row that looks at arguments and does not say it itself."""
     text = signatures().get(name, "")
-    looks = set(row) - {"to", "value", "reason", "effect", "expr", "refuse_all", "remove", "pack"}
+    looks = set(row) - {
+        "to",
+        "value",
+        "reason",
+        "effect",
+        "expr",
+        "refuse_all",
+        "remove",
+        "shown",
+        "pack",
+    }
     return text if looks and "*args" not in text and not text.startswith("*") else ""
 
 

@@ -35,6 +35,7 @@ from mpcore_port.mindspore.rules.native import NativeRule
 from mpcore_port.mindspore.rules.numbers import GivenNumberRule, NumberRule
 from mpcore_port.mindspore.rules.of_python import PythonRule
 from mpcore_port.mindspore.rules.old_order import OldOrderRule
+from mpcore_port.mindspore.rules.only_shown import GuardRule
 from mpcore_port.mindspore.rules.own_optimizers import OwnStepRule
 from mpcore_port.mindspore.rules.parents import ParentRule
 from mpcore_port.mindspore.rules.partials import PartialRule
@@ -130,6 +131,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             AnnotatedRule(),
             InPlaceFunctionRule(),
             BoundAmpRule(),
+            GuardRule(),
             OwnStepRule(),
             PythonRule(),
             WatchingRule(),

@@ -15,6 +15,12 @@ from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.handed import asks_for_type, is_looked_at, maker_of
 from mpcore_port.mindspore.rules.held_otherwise import of_a_queue, of_no_size, with_gaps
 from mpcore_port.mindspore.rules.inputs import only_forgets
+from mpcore_port.mindspore.rules.only_shown import (
+    are_switches,
+    is_only_shown,
+    is_switch,
+    sets_switches,
+)
 from mpcore_port.mindspore.rules.own_optimizers import BASES
 from mpcore_port.mindspore.rules.partials import bent, is_bound, unbindable
 from mpcore_port.mindspore.rules.partly import started_in_part
@@ -102,7 +108,7 @@ class CallRule(PortRule):
         if name is None:
             self._chosen(old, at)
             return self._of_type(old, new, at)
-        if not _is_torch(name) or name is None:
+        if not _is_torch(name) or name is None or _is_of_switch(old, at):
             return None
         row = by_name(name, at.options)
         if name.startswith("torch.__version__.") and isinstance(new.func, cst.Attribute):
@@ -111,6 +117,10 @@ class CallRule(PortRule):
             return None  # ParentRule's
         if row is None:
             return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
+        if row.shown and is_only_shown(old, at):
+            made = cst.parse_expression(wording(at, row.shown))
+            at.note(self, old, made, "changed", row.refuse_all, _SHOWN)
+            return made
         if is_optimizer_base(name) and any(is_leaf(part, at) for part in listed(old)):
             if only_forgets(old, at):
                 at.note(self, old, new.args[0].value, reason=_FORGETS)
@@ -118,10 +128,9 @@ class CallRule(PortRule):
             return new.with_changes(func=at.refuse(self, old.func, _LEAF))
         if name == _VARIABLE and old.args and _is_output(old.args[0].value, at):
             row = replace(row, expr="ops.stop_gradient({data})", reason=_CUT)
-        if row.remove or _sets_default(name, old):
-            statement = at.names.statement(old)
-            if isinstance(statement, cst.SimpleStatementLine):
-                return None  # StatementRule takes the line away
+        goes = row.remove or _sets_default(name, old)
+        if goes and isinstance(at.names.parents.get(old), cst.Expr):
+            return None  # StatementRule takes the line away
         if is_exported(old, at):
             return new.with_changes(func=at.refuse(self, old.func, EXPORTED))
         if name in _WITH and not isinstance(at.names.parents.get(old), cst.WithItem):
@@ -343,7 +352,7 @@ class NameRule(PortRule):
         if isinstance(parent, cst.Call) and parent.func is old:
             return None
         row = by_name(name, at.options)
-        if (row is None or row.refuse_all) and _goes(old, at):
+        if (row is None or row.refuse_all) and (_goes(old, at) or _is_of_switch(old, at)):
             return None
         if row is None and name in _BY_NAME and self._is_asked(old, at):
             word, there = _BY_NAME[name]
@@ -352,6 +361,10 @@ class NameRule(PortRule):
             return made
         if row is None:
             return self._unknown(old, name, at)
+        if row.shown and is_only_shown(old, at):
+            made = cst.parse_expression(wording(at, row.shown))
+            at.note(self, old, made, "changed", row.refuse_all, _SHOWN)
+            return made
         if row.refuse_all:
             return at.refuse(self, old, row.refuse_all)
         row = named(at, row)
@@ -416,8 +429,14 @@ class NameRule(PortRule):
             made = cst.Name("object")
             at.note(self, old, made, reason="an annotation only")
             return made
-        if isinstance(at.names.statement(old), cst.SimpleStatementLine) and _is_dropped(name):
-            return None
+        if is_switch(name):
+            if isinstance(at.names.enclosing(old, cst.AssignTarget), cst.AssignTarget):
+                return None  # StatementRule's
+            if is_only_shown(old, at):
+                made = cst.Name("None")
+                at.note(self, old, made, "changed", _SWITCH, _SHOWN)
+                return made
+            return at.refuse(self, old, f"{_SWITCH}; nothing is said of how it is set")
         return at.refuse(self, old, _no_equal(name))
 
     def _is_use(self, old: cst.CSTNode, parent: Any) -> bool:
@@ -579,6 +598,11 @@ def _goes(node: cst.CSTNode, at: At) -> bool:
     return any(row is not None and row.expr and "{" not in row.expr for row in rows)
 
 
+def _is_of_switch(node: cst.CSTNode, at: At) -> bool:
+    """Return whether ``node`` is what switches are set to: the line goes."""
+    return sets_switches(at.names.enclosing(node, cst.Assign), at)
+
+
 _SETS = {
     "torch.set_default_dtype": r"(torch\.)?float(32)?",
     "torch.set_default_tensor_type": r"['\"]?(torch\.)?(cuda\.)?FloatTensor['\"]?",
@@ -594,18 +618,15 @@ def _sets_default(name: str, call: cst.Call) -> bool:
     return re.fullmatch(wanted, code_of(call.args[0].value)) is not None
 
 
-_DROPPED = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.")
-
-
-def _is_dropped(name: str) -> bool:
-    return name.startswith(_DROPPED)
+_SWITCH = "a switch of torch's kernels; MindSpore has none"
+_SHOWN = "what the script prints"
 
 
 class StatementRule(PortRule):
     """Lines that set what MindSpore has no switch for go."""
 
     name = "switch"
-    reason = "a switch of torch's kernels; MindSpore has none"
+    reason = _SWITCH
     visits = (cst.SimpleStatementLine,)
 
     def act(self, old: cst.SimpleStatementLine, new: cst.SimpleStatementLine, at: At) -> Any:
@@ -614,9 +635,7 @@ class StatementRule(PortRule):
             return None
         small = old.body[0]
         if isinstance(small, cst.Assign):
-            name = at.names.qualified(small.targets[0].target)
-            if name is not None and _is_dropped(name):
-                return at.drop(self, old, new, self.reason)
+            return self._set(old, new, at)
         if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
             called = at.names.called(small.value)
             row = by_name(called) if called else None
@@ -625,6 +644,23 @@ class StatementRule(PortRule):
             if row is not None and row.remove:
                 return at.drop(self, old, new, row.remove)
         return None
+
+    def _set(self, old: cst.SimpleStatementLine, new: Any, at: At) -> Any:
+        """Take an assignment of switches away, of one among other names the switch alone."""
+        small: Any = old.body[0]
+        kept = [one for one in small.targets if not are_switches(one.target, at)]
+        if len(kept) == len(small.targets):
+            return None
+        if not kept:
+            return at.drop(self, old, new, self.reason)
+        left = [
+            after
+            for before, after in zip(small.targets, new.body[0].targets, strict=True)
+            if any(before is one for one in kept)
+        ]
+        made = new.body[0].with_changes(targets=left)
+        at.note(self, small, made, "changed", self.reason, "none on numbers")
+        return new.with_changes(body=[made])
 
 
 _TRANSFORMS, _STARRED = "torchvision.transforms", "transforms"

@@ -88,12 +88,21 @@ class PortRule(Rule):
         return at.once(_is_port)
 
     def leave(self, old: Any, new: Any, at: At) -> Any:
-        """See ``act``."""
+        """See ``act``; what an import names is no attribute of anything."""
+        if isinstance(old, cst.Attribute) and _is_imported(old, at):
+            return None
         return self.act(old, new, at)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Do what ``Rule.leave`` promises."""
         raise NotImplementedError
+
+
+def _is_imported(node: cst.Attribute, at: At) -> bool:
+    parent = at.names.parents.get(node)
+    while isinstance(parent, cst.Attribute):  # ``from tools.device.names import x``
+        parent = at.names.parents.get(parent)
+    return isinstance(parent, (cst.ImportFrom, cst.ImportAlias))
 
 
 def _is_port(at: At) -> bool:
@@ -157,6 +166,11 @@ _PLACES = (
         "torchvision.transforms.InterpolationMode",
     ),
     (re.compile(r"^torch\.nn\.utils\.clip_grad\.(\w+)$"), r"torch.nn.utils.\1"),
+    (
+        re.compile(r"^torch\.random\.(get_rng_state|initial_seed|manual_seed|seed|set_rng_state)$"),
+        r"torch.\1",
+    ),
+    (re.compile(r"^torch\.cuda\.(?:random|memory)\.(\w+)$"), r"torch.cuda.\1"),
     (re.compile(r"^torch\.autograd\.variable\.Variable$"), "torch.autograd.Variable"),
     (re.compile(r"^torch\._six\.inf$"), "torch.inf"),  # up to 1.12
     (  # old spellings of the same
