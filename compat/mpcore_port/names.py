@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
 
 __all__ = [
+    "ACCELERATORS",
     "STATEMENTS",
     "Binding",
     "Names",
@@ -52,6 +53,17 @@ STATEMENTS = (
 )
 """Statement lines and compound statements, by name: a question about a base class costs more."""
 _STATEMENTS = frozenset(STATEMENTS)
+ACCELERATORS = frozenset(
+    f"{module}.Accelerator"
+    for module in ("accelerate", "accelerate.accelerator", "mpcore_port_runtime.accelerate")
+)
+_HANDS_BACK = frozenset(
+    (
+        *("prepare", "prepare_data_loader", "prepare_model", "prepare_optimizer"),
+        *("prepare_scheduler", "unwrap_model"),
+    )
+)
+"""Methods of accelerate's Accelerator that return what they are given, as far as kinds go."""
 _DEPTH = 12  # assignments that are followed; x = y = ... longer than that is a riddle
 
 
@@ -98,6 +110,7 @@ class Names:
         self._known: dict[cst.CSTNode, str | None] = {}
         self._scope_at: dict[cst.CSTNode, Scope] = {}
         self._places: dict[cst.CSTNode, int] = {}
+        self._accelerators: dict[cst.CSTNode, bool] = {}
         self.top = Scope("module", module)
         Binder(self).read()
 
@@ -286,6 +299,21 @@ class Names:
         names = {self.called(origin) for origin in self.origins(node)}
         return {name for name in names if name}
 
+    def is_accelerator(self, node: cst.BaseExpression) -> bool:
+        """Return whether ``node`` is an Accelerator of accelerate: made as one, or called as one.
+
+        What is only called one is handed in: nothing in the file says what else it is.
+        """
+        if type(node) is not cst.Name and type(node) is not cst.Attribute:
+            return False
+        if node not in self._accelerators:
+            self._accelerators[node] = False  # one that is prepared by itself ends here
+            made = self.call_names(node)
+            named = dotted(node).rpartition(".")[2] == "accelerator"
+            known = made or self.imported(node) is not None or self.class_named(node) is not None
+            self._accelerators[node] = bool(made & ACCELERATORS) or (named and not known)
+        return self._accelerators[node]
+
     def class_named(self, node: cst.BaseExpression | None) -> cst.ClassDef | None:
         """Return the module's own class that ``node`` may be an instance of, or None."""
         for origin in self.origins(node):
@@ -363,7 +391,19 @@ class Names:
             found = self.scope(node.func).find(node.func.value)
             returned = [e for b in found for e in self._returns.get(b.node, [])]
             return [] if any(isinstance(b.node, cst.ClassDef) for b in found) else returned
-        return []
+        return self.prepared(node)
+
+    def prepared(self, node: Any) -> list[cst.BaseExpression]:
+        """Return what a call of an Accelerator hands back, each in its place; [] of other nodes."""
+        func = node.func if type(node) is cst.Call else None
+        if type(func) is not cst.Attribute or func.attr.value not in _HANDS_BACK:
+            return []
+        given = [arg for arg in node.args if arg.keyword is None]
+        if func.attr.value != "prepare":
+            given = given[:1]
+        if any(arg.star for arg in given) or not self.is_accelerator(func.value):
+            return []
+        return [arg.value for arg in given]
 
     def given(self, name: cst.Name) -> list[Binding]:
         """Return what gives a name its values, but for what changes them in place."""
@@ -391,6 +431,7 @@ class Names:
                 for returned in self._returns.get(definition.node, []):
                     if isinstance(returned, cst.Tuple) and binding.index < len(returned.elements):
                         values.append(returned.elements[binding.index].value)
+            values += self.prepared(binding.value)[binding.index : binding.index + 1]
         elif binding.kind == "param":
             values += self.passed(binding)
             if binding.value is not None and not _is_none(binding.value):

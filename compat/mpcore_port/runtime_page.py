@@ -23,6 +23,7 @@ Ports of `--plain` import the last two only for what the report lists.
 
 """
 _PARTS = (
+    "accelerate",
     "apex",
     "augment",
     "distributions",

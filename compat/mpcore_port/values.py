@@ -32,6 +32,7 @@ _NUMBERS = {"item", "tolist", "size", "dim", "numel", "ndimension", "numpy", "st
 _NUMBERS |= {"shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "is_npu", "is_leaf"}
 _AROUND = {"enumerate", "tqdm", "iter", "zip", "track", "islice", "cycle", "list", "tuple", "next"}
 _AROUND |= {"reversed", "sorted", "trange", "deepcopy", "copy"}
+_GATHERS = {"gather", "gather_for_metrics", "pad_across_processes", "reduce"}
 _BUILTINS = {"len", "int", "float", "str", "range", "bool", "open", "abs", "round", "isinstance"}
 _BUILTINS |= {"hasattr", "print", "input", "repr", "id", "type", "ord", "chr", "divmod", "super"}
 _BUILTINS |= {"vars", "dir", "dict", "set", "frozenset", "bytes", "format", "any", "all", "hash"}
@@ -227,6 +228,9 @@ class Values:
             parts = [part for value in returned if (part := _element(value, index)) is not None]
             if parts and len(parts) == len(returned):
                 return self._joined([self._kind(part) for part in parts])
+        given = self.names.prepared(node)
+        if index < len(given):
+            return self._kind(given[index])
         return self._part(node)
 
     def _from_loop(self, binding: Binding, name: str) -> str:
@@ -287,6 +291,9 @@ class Values:
         if name:
             return self._made(name, node)
         func = node.func
+        given = self.names.prepared(node)
+        if len(given) == 1:
+            return self._kind(given[0])
         if isinstance(func, cst.Name):
             return self._own_call(node, func)
         if isinstance(func, cst.Attribute):
@@ -359,6 +366,8 @@ class Values:
         if own is not None:
             return own
         kind, name = self._kind(func.value), func.attr.value
+        if name in _GATHERS and node.args and self.names.is_accelerator(func.value):
+            return self._kind(node.args[0].value)
         if kind == "tensor":
             return "neutral" if name in _NUMBERS else "tensor"
         if kind == "module":

@@ -196,7 +196,7 @@ class _World:
             called = False
         kind = self.values.kind(node.value)
         touched = (self.tree.line(node), code_of(node)) in self.texts
-        if kind == "foreign" and touched:
+        if kind == "foreign" and touched and not self.names.is_accelerator(node.value):
             return _TRANSLATED
         if kind in ("own", "foreign", "neutral"):
             return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mpcore_port_runtime import accelerate as accelerate
 from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import comparisons as comparisons

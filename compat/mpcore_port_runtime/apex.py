@@ -10,7 +10,7 @@ Source: apex/amp/frontend.py, handle.py and scaler.py, NVIDIA/apex e13873debc46.
 from __future__ import annotations
 
 import copy
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
@@ -180,13 +180,19 @@ def _prepare(model: Any, level: str, *, keep: bool) -> None:
     construct = vars(model).get("construct", type(model).construct)
     if level == "O2" and isinstance(construct, Compiled):
         construct.give_up("O2 casts where layers are called, which a graph does not see")
-    model.construct = _Ends(model, construct, region=level == "O1")
+    model.construct = _Ends(model, construct, autocast if level == "O1" else nullcontext)
+
+
+def in_region(model: Any, region: Callable[[], Any]) -> None:
+    """Have a Cell run in a region, which is made anew for each call, and return float32."""
+    construct = vars(model).get("construct", type(model).construct)
+    model.construct = _Ends(model, construct, region)
 
 
 class _Ends:
-    """Stands around ``construct`` of a Cell: the region of O1, and float32 outputs."""
+    """Stands around ``construct`` of a Cell: a region, and float32 outputs."""
 
-    def __init__(self, cell: Any, construct: Callable[..., Any], *, region: bool) -> None:
+    def __init__(self, cell: Any, construct: Callable[..., Any], region: Callable[[], Any]) -> None:
         self._cell, self._construct, self._region = cell, construct, region
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -194,9 +200,7 @@ class _Ends:
         bound = self._construct
         if bound is type(self._cell).construct:
             bound = bound.__get__(self._cell)
-        if not self._region:
-            return _full(bound(*args, **kwargs))
-        with autocast():
+        with self._region():
             made = bound(*args, **kwargs)
         return _full(made)
 
@@ -204,7 +208,7 @@ class _Ends:
         construct = self._construct
         if construct is not type(self._cell).construct:
             construct = copy.deepcopy(construct, memo)
-        return _Ends(copy.deepcopy(self._cell, memo), construct, region=self._region)
+        return _Ends(copy.deepcopy(self._cell, memo), construct, self._region)
 
 
 def _full(value: Any) -> Any:

@@ -395,6 +395,10 @@ class GradScaler:
         self._stepped.add(id(optimizer))
         return step(optimizer) if self._finite[id(optimizer)] else None
 
+    def overflowed(self, optimizer: Any) -> bool:
+        """Return whether gradients of an optimizer were not finite since the last ``update``."""
+        return not self._finite.get(id(optimizer), True)
+
     def update(self, new_scale: Any = None) -> None:
         """Move the scale, after all optimizers have stepped."""
         if not self._enabled:

@@ -10,6 +10,7 @@ from mpcore_port.facts import Api
 from mpcore_port.messages import PackageMessages
 from mpcore_port.mindspore.judging import JUDGE
 from mpcore_port.mindspore.loop.rule import LoopRule
+from mpcore_port.mindspore.rules.accelerated import AcceleratedRule
 from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.aliases import AliasRule
 from mpcore_port.mindspore.rules.annotated import AnnotatedRule
@@ -107,6 +108,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         ImportRule(),
     ]
     shapes = [
+        AcceleratedRule(),
         AcceleratorRule(),
         AliasRule(),
         AloneRule(),

@@ -15,6 +15,7 @@ from mpcore_port.mindspore.loop.prepared import prepared_of
 from mpcore_port.mindspore.loop.recognise import steps_of_scope
 from mpcore_port.mindspore.loop.scalers import Scalers
 from mpcore_port.mindspore.loop.write import write_scope
+from mpcore_port.mindspore.rules.accelerated import accelerates
 from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.own_passes import own_passes
 from mpcore_port.mindspore.rules.place import PortRule, need
@@ -141,6 +142,8 @@ class _Finding:
 
     def _check(self, sink: Any) -> None:
         func = sink.call.func
+        if self.at.once(accelerates):
+            raise NotPlain(sink.call, "accelerate says when an optimizer steps")
         plans = self.at.once(plans_of)
         if id(sink.call) in plans.torn:
             raise NotPlain(sink.call, plans.torn[id(sink.call)])

@@ -48,7 +48,7 @@ __all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule", "is_foreign", 
 
 _FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as Cells"
 _WAYS = {
-    "accelerate": "write its loop with torch.autocast and a GradScaler, and port that",
+    "accelerate": "of it Accelerator and what its loop takes are ported, for one device",
     "deepspeed": "MindSpore's parallel modes do what it does",
     "diffusers": "the package mindone has its usual networks",
     "lightning": "write its loop out, and port that",

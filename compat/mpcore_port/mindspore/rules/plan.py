@@ -11,6 +11,7 @@ import libcst as cst
 
 from mpcore_port.children import Walker, below, calls_in
 from mpcore_port.mindspore.loop.makers import maker_of, model_of
+from mpcore_port.mindspore.rules.accelerated import accelerated
 from mpcore_port.mindspore.rules.afar import Graded, kept_by_methods, read_for_gradients
 from mpcore_port.mindspore.rules.divided import Division, divisions
 from mpcore_port.mindspore.rules.flow import (
@@ -253,6 +254,8 @@ class _Planner:
             return Sink(call, *self._unscaled(by_weights[0]), weights=by_weights[1])
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "backward":
             return None
+        if loss := accelerated(call, self.at):
+            return Sink(call, loss, code_of(call.func.value))
         if self.names.called(call) is not None or called(call, self.at):
             return None  # a method of the class itself has the loss
         inside: Any = call.func.value

@@ -14,6 +14,7 @@ import libcst as cst
 from mpcore_port.mindspore.loop.handed import without_text
 from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
+from mpcore_port.mindspore.rules.accelerated import accelerated
 from mpcore_port.mindspore.rules.divided import division
 from mpcore_port.mindspore.rules.inputs import gradient_call, has_unused
 from mpcore_port.mindspore.rules.place import PortRule, need
@@ -109,7 +110,8 @@ def _weighted(at: At) -> dict[int, str]:
         call = sink.call
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "backward":
             continue
-        given = {k: code_of(v) for k, v in arguments(call, _ORDER).items()}
+        order = ("loss", *_ORDER) if accelerated(call, at) else _ORDER
+        given = {k: code_of(v) for k, v in arguments(call, order).items()}
         if given.get("create_graph") == "True":
             found[id(call.func)] = "create_graph"
         elif given.get("create_graph", "False") != "False":

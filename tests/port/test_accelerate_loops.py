@@ -1,0 +1,183 @@
+"""Scripts that train through accelerate run on MindSpore with torch's numbers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mpcore_port_runtime import accelerate
+
+from .accelerate_in_torch import install
+from .ports import FILLED, beside, compare, loaded, ported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+HEAD = f"""{FILLED}
+import torch.nn.functional as F
+from accelerate import Accelerator
+from accelerate.utils import DistributedDataParallelKwargs, GradScalerKwargs, set_seed
+from torch.utils.data import DataLoader, TensorDataset
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.one, self.two = (nn.Parameter(torch.zeros(size)) for size in ((3, 4), (4, 1)))
+    def forward(self, x):
+        return torch.relu(x @ self.one) @ self.two
+x = torch.linspace(-1.03, 2.1, 33).view(11, 3)
+y = x.sum(1, keepdim=True) * 2
+"""
+
+LOOP = """set_seed(3)
+accelerator = Accelerator({asked})
+model = filled(Net())
+optimizer = torch.optim.SGD(model.parameters(), lr=0.02, momentum=0.9)
+schedule = torch.optim.lr_scheduler.StepLR(optimizer, 2, gamma=0.5)
+loader = DataLoader(TensorDataset(x, y), batch_size=2)
+{prepared}
+for epoch in range(2):
+    model.train()
+    for inputs, wanted in loader:
+        with accelerator.accumulate(model):
+            out = model(inputs.to(accelerator.device))
+            loss = F.mse_loss(out, wanted)
+            accelerator.backward(loss)
+            {clip}
+            optimizer.step()
+            schedule.step()
+            optimizer.zero_grad()
+        made.append(accelerator.gather(loss).item())
+        made.append(float(accelerator.sync_gradients))
+        made.append(optimizer.param_groups[0]["lr"])
+        made.append(accelerator.gather_for_metrics(torch.ones(5)).sum().item())
+accelerator.wait_for_everyone()
+if accelerator.is_main_process:
+    made += list(accelerator.get_state_dict(accelerator.unwrap_model(model)).values())
+"""
+ALL = "model, optimizer, loader, schedule = accelerator.prepare(model, optimizer, loader, schedule)"
+MIXED = (
+    "loader, model, schedule, optimizer = accelerator.prepare(loader, model, schedule, optimizer)"
+)
+ALONE = """model = accelerator.prepare(model)
+loader = accelerator.prepare(loader)
+optimizer = accelerator.prepare(optimizer)"""
+NORM = """if accelerator.sync_gradients:
+                made.append(accelerator.clip_grad_norm_(model.parameters(), 0.5))"""
+VALUE = """if accelerator.sync_gradients:
+                accelerator.clip_grad_value_(model.parameters(), 0.1)"""
+HALF = (
+    'mixed_precision="fp16", kwargs_handlers=[GradScalerKwargs(init_scale={}, growth_interval=2)]'
+)
+
+
+pytestmark = pytest.mark.filterwarnings("ignore:Detected call of `lr_scheduler")
+
+
+@pytest.fixture(autouse=True)
+def _accelerate(monkeypatch: pytest.MonkeyPatch) -> None:
+    install(monkeypatch)
+    monkeypatch.setattr(accelerate, "_STATE", accelerate._State())
+
+
+@pytest.mark.parametrize(
+    ("asked", "prepared", "clip"),
+    [
+        ("", ALL, ""),
+        ("", MIXED, NORM),
+        ('mixed_precision="no", split_batches=True', ALONE, VALUE),
+        ("gradient_accumulation_steps=4", ALL, ""),
+        ("gradient_accumulation_steps=4, log_with=None", MIXED, NORM),
+        (
+            "gradient_accumulation_steps=3, "
+            "kwargs_handlers=[DistributedDataParallelKwargs(find_unused_parameters=True)]",
+            ALONE,
+            VALUE,
+        ),
+        ("step_scheduler_with_optimizer=False, gradient_accumulation_steps=4", ALL, ""),
+    ],
+)
+def test_a_loop_ends_where_torchs_does(
+    asked: str, prepared: str, clip: str, tmp_path: Path
+) -> None:
+    script = HEAD + LOOP.format(asked=asked, prepared=prepared, clip=clip)
+    found = beside(script, tmp_path)
+    assert not [one for one in found.edits if one.kind in ("refused", "unproven")]
+
+
+@pytest.mark.parametrize("window", ["", "gradient_accumulation_steps=3, "])
+@pytest.mark.parametrize("clip", ["", NORM, VALUE])
+def test_in_float16_it_is_scaled(window: str, clip: str, tmp_path: Path) -> None:
+    script = HEAD + LOOP.format(asked=window + HALF.format("8.0"), prepared=ALL, clip=clip)
+    script += "made.append(accelerator.scaler.get_scale())\n"
+    compare(script, ported(script).text, tmp_path, rtol=3e-3, atol=3e-3)
+
+
+@pytest.mark.parametrize("window", ["", "gradient_accumulation_steps=3, "])
+@pytest.mark.parametrize("clip", ["", NORM])
+def test_a_step_that_overflows_holds_the_schedule(window: str, clip: str, tmp_path: Path) -> None:
+    asked = window + HALF.format("2.0**20")
+    script = HEAD + LOOP.format(asked=asked, prepared=ALL, clip=clip)
+    told = "made.append(float(accelerator.optimizer_step_was_skipped))"
+    script = script.replace(
+        "        made.append(optimizer.", f"        {told}\n        made.append(optimizer."
+    )
+    script += "made.append(accelerator.scaler.get_scale())\n"
+    compare(script, ported(script).text, tmp_path, rtol=3e-3, atol=3e-3)
+
+
+def test_bfloat16_wants_ascend(tmp_path: Path) -> None:
+    script = HEAD + LOOP.format(asked='mixed_precision="bf16"', prepared=ALL, clip="")
+    with pytest.raises(Exception, match="bfloat16 must run on Ascend"):
+        compare(script, ported(script).text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ('accelerator.save_state("there")', "port that"),
+        ('accelerator.load_state("there")', "port that"),
+        ('accelerator.get_tracker("wandb")', "trackers are not ported"),
+        ("accelerator.unwrap_model(model, keep_fp32_wrapper=False)", "keeps its region"),
+        ('accelerator.save(model, "f", safe_serialization=True)', "port.load reads"),
+        ("accelerator.something_else()", "has no such"),
+        ("Accelerator(deepspeed_plugin=model)", "one device"),
+        ('Accelerator(dynamo_backend="inductor")', "compile the network"),
+    ],
+)
+def test_what_is_not_there_is_refused_by_its_line(line: str, why: str) -> None:
+    script = HEAD + LOOP.format(asked="", prepared=ALL, clip="") + line + "\n"
+    (refused,) = [one for one in ported(script).edits if one.kind == "refused"]
+    assert refused.line == script.count("\n")
+    assert why in refused.reason
+
+
+@pytest.mark.parametrize("asked", ['log_with="wandb"', "log_with=model"])
+def test_trackers_are_refused_where_they_begin(asked: str) -> None:
+    script = HEAD + LOOP.format(asked=asked, prepared=ALL, clip="")
+    script += 'accelerator.init_trackers("runs")\naccelerator.log({"loss": 1.0})\n'
+    (refused,) = [one for one in ported(script).edits if one.kind == "refused"]
+    assert "trackers" in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "error"),
+    [
+        ("dict(gradient_accumulation_steps=3, even_batches=False, fsdp_plugin=None)", None),
+        ("dict(fsdp_plugin=made)", NotImplementedError),
+        ("dict(mixed_precision='fp8')", NotImplementedError),
+        ("dict(no_such=1)", TypeError),
+    ],
+)
+def test_settings_that_are_known_when_it_runs(
+    settings: str, error: type[Exception] | None, tmp_path: Path
+) -> None:
+    script = f"from accelerate import Accelerator\nmade = [1.0]\naccelerator = Accelerator(**{settings})\n"
+    script += "accelerator.even_batches = False\nsteps = accelerator.gradient_accumulation_steps\n"
+    found = ported(script)
+    assert not [one for one in found.edits if one.kind in ("refused", "unproven")]
+    if error is None:
+        assert loaded(found.text, tmp_path)["steps"] == 3
+    else:
+        with pytest.raises(error):
+            loaded(found.text, tmp_path)
