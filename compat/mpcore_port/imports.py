@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.names import code_of, dotted
+from mpcore_port.refusals import REFUSED, STUB
 from mpcore_port.rule import KEEP, MARK
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ def add_imports(module: cst.Module, at: At) -> cst.Module:
             if place == 0 and len(body) > 1:
                 body[0], body[1] = _move_comments(body[0], body[1])
     for text in at.preambles.values():
-        place = _end_of_imports(body)
+        place = min(_end_of_imports(body), _first_use(body, text))
         added = list(cst.parse_module(text, _config(module)).body)
         mark = cst.EmptyLine(indent=True, comment=cst.Comment(KEEP))
         blank = [cst.EmptyLine(indent=False)]
@@ -118,6 +119,14 @@ def _end_of_imports(body: list[Any]) -> int:
     while place < len(body) and (_is_import(body[place]) or _holds_imports(body[place])):
         place += 1
     return place
+
+
+def _first_use(body: list[Any], text: str) -> int:
+    """Return the place of the first statement that has what refuses: it may stand for an import."""
+    if text is not STUB:
+        return len(body)
+    uses = (place for place, line in enumerate(body) if f"{REFUSED}(" in code_of(line))
+    return next(uses, len(body))
 
 
 def _holds_imports(node: Any) -> bool:

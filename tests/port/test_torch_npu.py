@@ -198,6 +198,17 @@ def test_refused_name_raises_its_reason_only_when_it_is_used() -> None:
 
 
 @pytest.mark.parametrize(
+    "head", ["import os, pynvml\nimport torch\n", "import pynvml\nimport torch\n"]
+)
+def test_import_that_is_refused_in_front_of_torchs_raises_its_reason(head: str) -> None:
+    text = port_text(head + "made = lambda: pynvml.nvmlInit()\n", TARGET).text
+    held: dict[str, Any] = {}
+    exec(text.replace("import torch_npu\n", ""), held)
+    with pytest.raises(NotImplementedError, match="asks NVIDIA's driver"):
+        held["made"]()
+
+
+@pytest.mark.parametrize(
     ("text", "kind"),
     [
         ("import torch\ntorch.ones(1).cuda()\n", "runs"),

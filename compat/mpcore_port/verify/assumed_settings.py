@@ -26,6 +26,7 @@ _OBJECTS = re.compile(
 )  # a setting is a word, a number
 _LOWEST = re.compile(r"(^|_)(v_?)?min(_|$)", re.I)
 _SIZE = 16  # of what only its use says that it is a number
+_SHARES = 2  # of what something is divided by
 
 
 def settings_of(module: Module, folder: Path, name: str) -> tuple[str, str]:
@@ -42,12 +43,15 @@ def settings_of(module: Module, folder: Path, name: str) -> tuple[str, str]:
     asked = sorted({node.attr for node in read})
     holds = {node.attr for node in read if isinstance(module.parents.get(node), ast.Attribute)}
     sized = {node.attr for node in read if _is_sized(module, node)}
+    divides = {node.attr for node in read if _divides(module, node)}
     known = defaults(module.tree, folder)
     values = {}
     for attribute in asked:
         code = _value(module, name, attribute, known)
         if code and not (attribute in holds and _holds_nothing(code)):
             values[attribute] = code
+        elif attribute in divides:
+            values[attribute] = repr(_SHARES)
         elif attribute in sized:
             values[attribute] = "0" if _LOWEST.search(attribute) else repr(_SIZE)
     listed = [f"{attribute}={values.get(attribute, 'a stand-in')}" for attribute in asked]
@@ -77,6 +81,15 @@ def _value(module: Module, name: str, attribute: str, known: dict[str, str]) -> 
 def _holds_nothing(code: str) -> bool:
     """Return whether code is a number or no word, of which no attributes are asked."""
     return re.fullmatch(r"[-+.\deE]+|''|True|False", code) is not None
+
+
+def _divides(module: Module, node: ast.AST) -> bool:
+    """Return whether a setting is what a number is divided by: ``step % args.each == 0``."""
+    above = module.parents.get(node)
+    if not isinstance(above, ast.BinOp) or above.right is not node:
+        return False
+    is_text = isinstance(above.left, (ast.Constant, ast.JoinedStr))
+    return isinstance(above.op, (ast.Mod, ast.FloorDiv)) and not is_text
 
 
 def _is_sized(module: Module, node: ast.AST, depth: int = 1) -> bool:

@@ -30,29 +30,41 @@ def owner_of_init(module: Module, call: ast.Call) -> ast.ClassDef | None:
     return None if module.has_base(owner, ("torch.",)) else owner
 
 
-def inherited(module: Module, cls: ast.ClassDef, folder: Path) -> str:
+def inherited(
+    module: Module, cls: ast.ClassDef, folder: Path, owner: str = "self", *, made: bool = True
+) -> str:
     """Return code that gives an object what its class reads and only its base assigns.
 
     No assignment is in it: rules see in the step what they see in the script.
     Networks come first: an optimizer is made for the first of them.
+
+    Args:
+        module: the script.
+        cls: the class.
+        folder: where the script lies.
+        owner: what the object is called.
+        made: whether the class's own methods assign what they assign; else its base would have
+            called them, and is not there.
     """
-    names = _only_read(module, cls)
+    names = _only_read(module, cls, made=made)
     models = [name for name in names if NETWORK.fullmatch(name) and "loader" not in name]
     main = min(models, key=lambda name: (name != "model", names.index(name)), default="")
-    found = [f'_mpcore_give(self, {name}=_mpcore_missing("{name}").to("cuda"))' for name in models]
+    network = '_mpcore_give({0}, {1}=_mpcore_missing("{1}").to("cuda"))'
+    found = [network.format(owner, name) for name in models]
     for name in names:
         if name in models:
             continue
-        model = f"self.{main}" if main else '_mpcore_missing("model")'
+        model = f"{owner}.{main}" if main else '_mpcore_missing("model")'
         code = role_of(name, model) or f'_mpcore_missing("{name}")'
         if SETTINGS.fullmatch(name):
             code = settings_of(module, folder, name)[0]
-        found.append(f"_mpcore_give(self, {name}={code})")
+        found.append(f"_mpcore_give({owner}, {name}={code})")
     return "; ".join(found)
 
 
-def _only_read(module: Module, cls: ast.ClassDef) -> list[str]:
+def _only_read(module: Module, cls: ast.ClassDef, *, made: bool) -> list[str]:
     """Return the attributes of ``self`` that a class reads and nothing in the script gives it."""
+    reached = {id(node) for function in module.reached for node in ast.walk(function)}
     read: dict[str, None] = {}
     given = {"__class__", "__dict__"}
     for one in (cls, *_own_bases(module, cls)):
@@ -62,6 +74,8 @@ def _only_read(module: Module, cls: ast.ClassDef) -> list[str]:
                 read[node.target.attr] = None  # type: ignore[union-attr]
             elif isinstance(node, ast.Attribute) and _of_self(node):
                 stored = isinstance(node.ctx, ast.Store)
+                if stored and not (made or id(node) in reached):
+                    continue
                 if stored and not isinstance(module.parents.get(node), ast.AugAssign):
                     given.add(node.attr)
                 elif not stored:

@@ -5,9 +5,13 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from mpcore_port.verify.module import Module, StepError, target_names
 from mpcore_port.verify.roles import NETWORK
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 __all__ = ["Layout", "layout_of"]
 
@@ -78,12 +82,16 @@ def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
         leaves = [ast.unparse(part) for part in _leaves(target)]
         listed = {name: count for name in leaves if (count := _list_of(loop, name))}
         names = [part for name in leaves for part in _parts_of(name, listed.get(name, 0))]
+        mapped = {name for name in leaves if _is_mapped(module, loop, name, 3)}
         samples = {name for name in leaves if _is_of_dicts(loop, name)}
         names = [part for name in names for part in [name] * (1 + (name in samples))]
-        form = _form(target, listed, samples) if nested or listed or samples else ""
+        plain = not (nested or listed or samples or mapped)
+        form = "" if plain else _form(target, listed, samples, mapped)
         return Layout("tuple", tuple(names), form)
     name = ast.unparse(target)
     found = _used(module, loop, name, 3) or _attributes(loop, name)
+    if found is None and _is_mapped(module, loop, name, 3):
+        return Layout("dict", ("x",))
     return found or Layout("alone", (name,))
 
 
@@ -118,6 +126,33 @@ def _is_of_dicts(scope: ast.AST, name: str) -> bool:
         and any(ast.unparse(part.iter) == name for part in node.generators)
         for node in ast.walk(scope)
     )
+
+
+def _is_mapped(module: Module, scope: ast.AST, name: str, depth: int) -> bool:
+    """Return whether a part of a batch is a dictionary whose keys nothing names.
+
+    ``for key, value in extra.items()`` asks for all of them, here or where it is handed to.
+    """
+    for node in ast.walk(scope):
+        if not isinstance(node, ast.Call):
+            continue
+        func = node.func
+        if isinstance(func, ast.Attribute) and ast.unparse(func.value) == name:
+            if func.attr in ("items", "keys", "get"):
+                return True
+        for inner, own in _handed(module, node, name) if depth else ():
+            if _is_mapped(module, inner, own, depth - 1):
+                return True
+    return False
+
+
+def _handed(module: Module, call: ast.Call, name: str) -> Iterator[tuple[ast.AST, str]]:
+    """Give the functions that a call hands a name to, each with what it calls it."""
+    places = [place for place, arg in enumerate(call.args) if ast.unparse(arg) == name]
+    function = module.called(call) if places else None
+    if function is not None:
+        listed = [one.arg for one in function.args.args if one.arg != "self"]
+        yield from ((function, listed[place]) for place in places if place < len(listed))
 
 
 def _joins(call: ast.Call, name: str) -> bool:
@@ -186,9 +221,11 @@ def _leaves(target: ast.expr) -> list[ast.expr]:
     return [target]
 
 
-def _form(target: ast.expr, listed: dict[str, int], samples: set[str]) -> str:
+def _form(target: ast.expr, listed: dict[str, int], samples: set[str], mapped: set[str]) -> str:
     if isinstance(target, (ast.Tuple, ast.List)):
-        return "(" + ", ".join(_form(part, listed, samples) for part in target.elts) + ",)"
+        return "(" + ", ".join(_form(one, listed, samples, mapped) for one in target.elts) + ",)"
+    if ast.unparse(target) in mapped:
+        return "{{'y': {}}}"
     if ast.unparse(target) in samples:
         return "[{{'boxes': b.abs(), 'labels': n}} for b, n in zip({}, {})]"
     count = listed.get(ast.unparse(target), 0)
@@ -197,7 +234,7 @@ def _form(target: ast.expr, listed: dict[str, int], samples: set[str]) -> str:
 
 def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | None:
     keys: dict[str | int, None] = {}
-    passed: list[tuple[ast.Call, int]] = []
+    passed: list[ast.Call] = []
     given: list[Layout] = []
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
@@ -222,7 +259,7 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
             held = [one.value for one in either if isinstance(one, ast.Constant)]
             keys |= dict.fromkeys(key for key in held if isinstance(key, (str, int)))
         if isinstance(node, ast.Call):
-            passed += [(node, i) for i, a in enumerate(node.args) if ast.unparse(a) == name]
+            passed.append(node)
             if any(k.arg is None and ast.unparse(k.value) == name for k in node.keywords):
                 keys |= dict.fromkeys(_TEXT)
     if keys and all(isinstance(key, str) for key in keys):
@@ -230,14 +267,11 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
     if keys and all(isinstance(key, int) for key in keys):
         count = max(_longest(scope, name), *map(int, keys)) + 1
         return Layout("tuple", tuple(_name_of(scope, name, i) for i in range(count)))
-    for call, place in passed if depth else ():
-        function = module.called(call)
-        if function is not None:
-            listed = [a.arg for a in function.args.args if a.arg != "self"]
-            if place < len(listed):
-                deeper = _used(module, function, listed[place], depth - 1)
-                if deeper is not None:
-                    return deeper
+    for call in passed if depth else ():
+        for function, own in _handed(module, call, name):
+            deeper = _used(module, function, own, depth - 1)
+            if deeper is not None:
+                return deeper
     return next(iter(given), None)
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.assumed_settings import is_counted, settings_of
+from mpcore_port.verify.bases import BY_NAME, inherited
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, walk
@@ -77,15 +78,24 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     maker = _Maker(module, function, stubs.folder)
     owner = module.parents.get(function)
     data = [] if loops else _data(function)
-    loss = maker.make_losses() if not (loops or data) and _takes_losses(function) else ""
+    beside = _beside(module, function)
+    takes = not (loops or data) and (_takes_losses(function) or bool(beside))
+    loss = maker.make_losses() if takes else ""
     given = maker.arguments(function, skip=isinstance(owner, ast.ClassDef), data=data)
     call = f"{function.name}({', '.join(given)})"
     if isinstance(owner, ast.ClassDef):
         init = module.methods(owner).get("__init__")
         made = maker.arguments(init, skip=True) if init is not None else []
         maker.lines.append(f"_mpcore_owner = {owner.name}({', '.join(made)})")
+        if init is None and owner.bases:
+            found = inherited(module, owner, stubs.folder, "_mpcore_owner", made=False)
+            maker.lines += found.split("; ") if found else []
+            maker.said.append(BY_NAME)
         name = "" if function.name == "__call__" else f".{function.name}"
         call = f"_mpcore_owner{name}({', '.join(given)})"
+        for method in beside if takes else ():
+            more = f"_mpcore_owner.{method.name}({', '.join(maker.arguments(method, skip=True))})"
+            call = f"{more}; {call}" if _FIRST.fullmatch(method.name) else f"{call}; {more}"
     maker.said.append(f"nothing calls {function_name(module, function)}: {call}")
     if loops:
         return Guess("\n".join([*maker.lines, call]), tuple(maker.said), function)
@@ -107,6 +117,23 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     each = f"for ({', '.join(names)},) in _mpcore_loader():{inside}"
     layout = Layout("tuple", names)
     return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
+
+
+def _beside(module: Module, function: Function) -> list[Function]:
+    """Return the methods that belong to a class's own backward pass of a loss it is handed.
+
+    ``manager.zero_grad(); manager.backward(loss); manager.step(model, optimizer)`` are written
+    where the class is used.
+    """
+    owner = module.parents.get(function)
+    if not isinstance(owner, ast.ClassDef) or "loss" not in [a.arg for a in function.args.args]:
+        return []
+    every = module.methods(owner).values()
+    return [one for one in every if _FIRST.fullmatch(one.name) or _THEN.fullmatch(one.name)]
+
+
+_FIRST = re.compile(r"zero_grad(s|ients)?")
+_THEN = re.compile(r"(optim(izer)?_?)?step|optimize|update(_parameters)?")
 
 
 def _setter(module: Module, owner: ast.AST | None) -> Function | None:
@@ -281,6 +308,8 @@ class _Maker:
             return f'_mpcore_missing("{name}")'
         if code := role_of(name, self.model or _MODEL):
             return "1" if code == "0" and is_counted(self.module, name) else code
+        if _switches_scaler(name, function):
+            return "True"
         number = number_of(name, 0)
         if number and not re.search(rf"\b{name}[.(\[]", ast.unparse(function)):
             self.said.append(f"{name}: {number:g}")
@@ -320,6 +349,17 @@ class _Maker:
             msg = f"one nn.Module must be the model of {self.function.name}, there is {names}"
             raise StepError(msg)
         return whole[0]
+
+
+def _switches_scaler(name: str, function: Function) -> bool:
+    """Return whether a scaler is made where a parameter is true, and nowhere else."""
+    named = (name, f"self.{name}")
+    return any(
+        isinstance(node, ast.If)
+        and ast.unparse(node.test) in named
+        and any("GradScaler(" in ast.unparse(one) for one in node.body)
+        for node in walk_all(function)
+    )
 
 
 def _takes_others(name: str, function: Function) -> bool:

@@ -146,7 +146,7 @@ class Module:
             return own or self._returned(func.id) or self._instance_call(func.id)
         if not isinstance(func, ast.Attribute):
             return None
-        for cls in self._classes_of(func):
+        for cls in self._classes_of(func, call):
             if func.attr in self.methods(cls):
                 return self.methods(cls)[func.attr]
         return None
@@ -179,7 +179,7 @@ class Module:
                         return found[0]
         return None
 
-    def _classes_of(self, func: ast.Attribute) -> list[ast.ClassDef]:
+    def _classes_of(self, func: ast.Attribute, call: ast.Call) -> list[ast.ClassDef]:
         held = func.value
         if isinstance(held, ast.Name) and held.id == "self":
             own = self.enclosing(func, ast.ClassDef)
@@ -189,7 +189,8 @@ class Module:
             v.func.id for v in values if isinstance(v, ast.Call) and isinstance(v.func, ast.Name)
         ]
         known = [self.classes[name] for name in made if name in self.classes]
-        if known or self.qualified(held) or func.attr in _TORCHS:
+        is_torchs = func.attr in _TORCHS or (func.attr == "backward" and not call.args)
+        if known or self.qualified(held) or is_torchs:
             return known
         return [cls for cls in self.classes.values() if func.attr in self.methods(cls)]
 

@@ -31,7 +31,7 @@ AMP = re.compile(
     re.I,
 )
 _CUDNN = re.compile(r"cudnn\w*", re.I)  # torch takes nothing but True and False
-_TRAINS = re.compile(r"is_?train(ing)?", re.I)
+_TRAINS = re.compile(r"(is|do)_?train(ing)?", re.I)
 NETWORK = re.compile(
     r"(\w+_)?(model|net|network|module|unet|backbone|generator|discriminator|net_?[gd]|encoder|"
     r"decoder|student|teacher)(_\w+)?",
@@ -45,19 +45,22 @@ LOADERS = re.compile(r"(\w+_)?(data_?)?loaders?(_\w+)?", re.I)
 LOSS = re.compile(r"loss|criterion|crit$|objective|cross_?entropy|divergence", re.I)
 _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"\w*drop(out|path)?(_?(rate|p|prob|path))*", 0.0),
+    (r"(\w+_)?(freq(uency)?|interval|every|period)(_n)?(_(steps?|iters?|epochs?|batches))?", 10),
     (r"(\w+_)?(lr|learning_rate|alpha)", 0.01),
+    (r"(\w+_)?(weight_decay|wd)", 0.0001),
     (r"(\w+_)?(momentum|beta_?1(_\w+)?|decay|ema_decay)", 0.9),
     (r"(\w+_)?beta_?2(_\w+)?", 0.999),
-    (r"(\w+_)?(weight_decay|wd)", 0.0001),
     (r"(\w+_)?(eps|epsilon)", 1e-8),
     (r"(pct|percent|ratio|frac(tion)?|prob(ability)?)_\w+|\w+_(pct|ratio|frac(tion)?|prob)", 0.3),
     (r"(\w+_)?(clip\w*|max_norm)|clip_grad\w*", 1.0),
-    (r"(\w+_)?schedul\w*", 0.01),  # lr_schedule[it], momentum_schedule[it]
+    (
+        r"(lr|wd|momentum|\w*decay|temp\w*|\w*alpha)_schedules?",
+        0.01,
+    ),  # lr_schedule[it], momentum_schedule[it]
     (r"(\w+_)?(local_rank|rank|gpu|(start|first|last)_?epoch|seed|start\w*|index|gpu_id)", 0),
     (r"(\w+_)?(grad(ient)?_)?(accum\w*|accumulate)", 2),
     (r"(\w+_)?(max|num|total|n)_?(train_)?(steps|iters?|iterations|batches|updates)", 64),
     (r"epoch_(steps?|size|len(gth)?)|(steps?|iters?|batches)_per_epoch|\w+_per_epoch", 64),
-    (r"(\w+_)?(freq|interval|every|\w+_every|\w+_freq|\w+_interval|\w+_period)", 10),
     (r"(\w+_)?batch(_?size)?", 8),
     (r"(num_|n_)?(classes|outputs?)|out(put)?_(features|dim|size|channels)|nc", 10),
     (r"(in_|input_|num_|n_)?(channels?|ch|chans)", 3),

@@ -194,8 +194,10 @@ def passes_on(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         return args[0]
     if name.endswith(".prepare") and args and not kwargs:  # of what hosts a loop
         return args if len(args) > 1 else args[0]
-    if args and name.rpartition(".")[2] in _PASSES_ON:
-        held = range(args[0]) if isinstance(args[0], int) else args[0]
+    last = name.rpartition(".")[2]
+    if args and last in _PASSES_ON:
+        counted = last == "trange" or isinstance(args[0], int)
+        held = range(*map(int, args)) if counted else args[0]
         return Bar(held) if isinstance(held, (range, enumerate, zip)) else held
     return None
 
