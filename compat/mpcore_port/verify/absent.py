@@ -11,7 +11,6 @@ import collections.abc
 import functools
 import importlib
 import importlib.util
-import io
 import linecache
 import math
 import os
@@ -36,13 +35,6 @@ ALWAYS_THERE = ("torch", "torch_npu", "apex", "mindspore", "mpcore", "mpcore_com
 IMPORTS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 FILES = frozenset({"FileNotFoundError", "OSError", "IOError", "Exception", "BaseException"})
 """Errors by which a script expects an import, or a file, to be missing."""
-
-
-_POPEN = os.popen
-
-
-def _popen(command: str, *args: Any, **kwargs: Any) -> Any:
-    return io.StringIO("24 80") if command == "stty size" else _POPEN(command, *args, **kwargs)
 
 
 _HELD = vars(types.ModuleType)["__dict__"].__get__
@@ -123,8 +115,8 @@ def install(
 ) -> None:
     """Let modules that are not there be imported, in this process.
 
-    ``torch.compile`` gives back what it gets, and a terminal that is asked for has a size. Options
-    that what was left out would have set are there.
+    ``torch.compile`` and ``torch.jit.script`` give back what they get. Options that what was left
+    out would have set are there.
 
     Args:
         given: names, and their values, that star imports of absent modules give, by module.
@@ -133,6 +125,7 @@ def install(
     torch = sys.modules.get("torch")
     if torch is not None and "mindspore" not in sys.modules:
         torch.compile = _eager  # type: ignore[attr-defined]  # compilers take minutes on a CPU
+        torch.jit.script = _eager  # it reads annotations, which what is absent has not
         if importlib.util.find_spec("tensorboard") is None:  # torch's own module looks for it
             sys.modules.setdefault("torch.utils.tensorboard", _Absent("torch.utils.tensorboard"))
         sys.modules.setdefault("torch._six", _six())
@@ -140,7 +133,6 @@ def install(
         _be_alone(torch.distributed)
     if torch is not None:
         argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
-    os.popen = _popen  # type: ignore[assignment]  # what it gives is read as a file
     _take_words()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder(given))

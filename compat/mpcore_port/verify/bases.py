@@ -43,14 +43,14 @@ def inherited(
         cls: the class.
         folder: where the script lies.
         owner: what the object is called.
-        made: whether the class's own methods assign what they assign; else its base would have
-            called them, and is not there.
+        made: whether the class's own methods assign what they assign; else others would have
+            called them, and the object is given what it has not.
     """
     names = _only_read(module, cls, made=made)
     models = [name for name in names if NETWORK.fullmatch(name) and "loader" not in name]
     main = min(models, key=lambda name: (name != "model", names.index(name)), default="")
-    network = '_mpcore_give({0}, {1}=_mpcore_missing("{1}").to("cuda"))'
-    found = [network.format(owner, name) for name in models]
+    given = "_mpcore_give(self, {}={})" if made else f"_mpcore_fill({owner}, {{}}=lambda: {{}})"
+    found = [given.format(name, f'_mpcore_missing("{name}").to("cuda")') for name in models]
     for name in names:
         if name in models:
             continue
@@ -58,7 +58,7 @@ def inherited(
         code = role_of(name, model) or f'_mpcore_missing("{name}")'
         if SETTINGS.fullmatch(name):
             code = settings_of(module, folder, name)[0]
-        found.append(f"_mpcore_give({owner}, {name}={code})")
+        found.append(given.format(name, code))
     return "; ".join(found)
 
 

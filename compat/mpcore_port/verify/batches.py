@@ -136,10 +136,8 @@ def _is_mapped(module: Module, scope: ast.AST, name: str, depth: int) -> bool:
     for node in ast.walk(scope):
         if not isinstance(node, ast.Call):
             continue
-        func = node.func
-        if isinstance(func, ast.Attribute) and ast.unparse(func.value) == name:
-            if func.attr in ("items", "keys", "get"):
-                return True
+        if ast.unparse(node.func) in (f"{name}.items", f"{name}.keys", f"{name}.get"):
+            return True
         for inner, own in _handed(module, node, name) if depth else ():
             if _is_mapped(module, inner, own, depth - 1):
                 return True
@@ -268,8 +266,8 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
         count = max(_longest(scope, name), *map(int, keys)) + 1
         return Layout("tuple", tuple(_name_of(scope, name, i) for i in range(count)))
     for call in passed if depth else ():
-        for function, own in _handed(module, call, name):
-            deeper = _used(module, function, own, depth - 1)
+        for inner, called in _handed(module, call, name):
+            deeper = _used(module, inner, called, depth - 1)
             if deeper is not None:
                 return deeper
     return next(iter(given), None)

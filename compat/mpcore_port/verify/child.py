@@ -19,6 +19,7 @@ import traceback
 from pathlib import Path
 from typing import Any
 
+from mpcore_port.verify import commands
 from mpcore_port.verify.judge import PATIENCE
 
 __all__ = ["ALONE", "main", "wait"]
@@ -108,6 +109,7 @@ def _run(job: dict[str, Any], mode: str, folder: Path) -> int:
     resource.setrlimit(resource.RLIMIT_CPU, (most, most + 5))
     recorder = Recorder(folder / "events.jsonl", job["losses"], mode, job["at"], job["enough"])
     recorder.install()
+    commands.install()
     if job["nudge"]:
         nudge(job["nudge"])
     script = Path(job["script"])

@@ -37,6 +37,7 @@ from mpcore_port.verify.old_torch import install as _mpcore_old
 from mpcore_port.verify.settings_files import install as _mpcore_files
 from mpcore_port.verify.synthetic import Batches as _mpcore_batches
 from mpcore_port.verify.synthetic import Record as _mpcore_record
+from mpcore_port.verify.synthetic import fill as _mpcore_fill
 from mpcore_port.verify.synthetic import give as _mpcore_give
 from mpcore_port.verify.synthetic import missing as _mpcore_missing
 from mpcore_port.verify.synthetic import settings as _mpcore_settings

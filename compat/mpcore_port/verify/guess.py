@@ -87,7 +87,7 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         init = module.methods(owner).get("__init__")
         made = maker.arguments(init, skip=True) if init is not None else []
         maker.lines.append(f"_mpcore_owner = {owner.name}({', '.join(made)})")
-        if init is None and owner.bases:
+        if owner.bases:
             found = inherited(module, owner, stubs.folder, "_mpcore_owner", made=False)
             maker.lines += found.split("; ") if found else []
             maker.said.append(BY_NAME)

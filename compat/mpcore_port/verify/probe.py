@@ -59,9 +59,10 @@ def main() -> None:
 
     _stay_alone(torch)
     install("cuda")
-    from mpcore_port.verify import recorder, stand_in  # noqa: F401  # once, before the forks
+    from mpcore_port.verify import commands, recorder, stand_in  # noqa: F401  # once, before the forks
 
     recorder.warm()
+    commands.install()
     if sys.argv[1] != "--serve":
         _answer(json.loads(sys.argv[1]))
         return

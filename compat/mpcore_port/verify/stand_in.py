@@ -294,7 +294,8 @@ class StandIn(Missing):
         if groups and "norm" in self._mpcore_name.rpartition(".")[2].lower():
             return _kit[0].number(1.0)  # get_grad_norm(net.parameters())
         if groups:
-            return _kit[0].optimizer(groups)
+            made = _kit[0].optimizer(groups)
+            return self._mpcore_beside(made, _names_wanted(sys._getframe(1)))
         tensors = list(_tensors((args, kwargs)))
         if not tensors and re.search(r"\.(size|numel)$", self._mpcore_name):
             return _LENGTH  # of data that is not there: loops over it go on for long enough
@@ -326,6 +327,14 @@ class StandIn(Missing):
             else tensors[place].float().square().mean() * 0.5
         )
         return _Losses(loss_all=given) if is_dict else _in_parts(given, tuple(names))
+
+    def _mpcore_beside(self, optimizer: Any, names: tuple[Any, ...]) -> Any:
+        """Return an optimizer, with stand-ins for what the caller takes apart beside it."""
+        if len(names) < 2:
+            return optimizer
+        place = next((i for i, one in enumerate(names) if "optim" in str(one).lower()), 0)
+        parts = [StandIn(f"{self._mpcore_name}.{one}") for one in names]
+        return (*parts[:place], optimizer, *parts[place + 1 :])
 
     @classmethod
     def __torch_function__(

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore_port.verify.inputs import draw, split_form
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
 __all__ = [
     "BATCHES",
@@ -221,6 +221,13 @@ def give(owner: Any, **values: Any) -> None:
     """Give an object attributes, as its base would."""
     for name, value in values.items():
         setattr(owner, name, value)
+
+
+def fill(owner: Any, **makers: Callable[[], Any]) -> None:
+    """Give an object the attributes that it has not, each as its maker makes it."""
+    for name, make in makers.items():
+        if not (hasattr(type(owner), name) or hasattr(owner, name)):
+            setattr(owner, name, make())
 
 
 def settings(name: str, known: dict[str, Any]) -> Missing:
