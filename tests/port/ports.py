@@ -8,16 +8,21 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from mindspore import Tensor
 
-from mpcore_port.engine import port_text
+from mpcore_port.engine import port_text, port_tree
+from mpcore_port.source import walk
 from mpcore_port.targets import Options, load_target
+from mpcore_port.verify import step as steps
+from mpcore_port.verify.judge import VerifyOptions
+from mpcore_port.verify.step import Place
 
 if TYPE_CHECKING:
     from pathlib import Path
 
     from mpcore_port.engine import Ported
     from mpcore_port.targets import Target
+    from mpcore_port.verify.judge import Verification
 
-__all__ = ["FILLED", "NET", "TARGET", "beside", "compare", "loaded", "ported"]
+__all__ = ["FILLED", "NET", "TARGET", "beside", "compare", "loaded", "ported", "verified"]
 
 TARGET = load_target("mindspore")
 
@@ -73,3 +78,16 @@ def compare(script: str, text: str, folder: Path, rtol: float = 1e-5, atol: floa
         own = one.asnumpy() if isinstance(one, Tensor) else one
         plain = other.detach().numpy() if hasattr(other, "detach") else other
         np.testing.assert_allclose(own, plain, rtol=rtol, atol=atol)
+
+
+def verified(
+    script: str, folder: Path, modes: tuple[str, ...], target: str = "mindspore"
+) -> Verification:
+    """Verify the step of a script beside that of its port, by four losses."""
+    (folder / "train.py").write_text(script, encoding="utf-8")
+    asked = VerifyOptions(losses=4, at=1, modes=modes)
+    found = load_target(target)
+    result = port_tree(walk(folder / "train.py"), found, Options())
+    return steps.verify_step(
+        result.files[0], result, found, Place(folder, folder), asked, "", "", lambda _: None
+    )

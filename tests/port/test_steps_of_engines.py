@@ -6,17 +6,12 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mpcore_port.engine import port_tree
-from mpcore_port.source import walk
-from mpcore_port.targets import Options, load_target
-from mpcore_port.verify import step as steps
-from mpcore_port.verify.judge import NOT_RUN, VerifyOptions
-from mpcore_port.verify.step import Place
+from mpcore_port.verify.judge import NOT_RUN
+
+from .ports import verified
 
 if TYPE_CHECKING:
     from pathlib import Path
-
-    from mpcore_port.verify.judge import Verification
 
 SCALER = """import torch
 from torch._six import inf
@@ -99,17 +94,6 @@ def train(args):
 if __name__ == "__main__":
     train(utils.parse())
 """
-
-
-def verified(text: str, folder: Path, modes: tuple[str, ...]) -> Verification:
-    """Verify the step of a script beside that of its port to MindSpore."""
-    (folder / "train.py").write_text(text, encoding="utf-8")
-    result = port_tree(walk(folder / "train.py"), load_target("mindspore"), Options())
-    asked = VerifyOptions(losses=4, at=1, modes=modes)
-    place = Place(folder, folder)
-    return steps.verify_step(
-        result.files[0], result, load_target("mindspore"), place, asked, "", "", lambda _: None
-    )
 
 
 def test_a_class_around_a_scaler_that_nothing_calls_is_verified(tmp_path: Path) -> None:
