@@ -58,7 +58,7 @@ class _Hoister(Changer):
         if len(original_node.body) != 1 or not isinstance(original_node.body[0], cst.Expr):
             return updated_node
         call: Any = original_node.body[0].value
-        if not _is_method(call, "backward") or call.args:
+        if not _is_method(call, "backward"):
             return updated_node
         holder: Any = call.func.value
         scales = _is_method(holder, "scale") and len(holder.args) == 1

@@ -21,7 +21,7 @@ __all__ = ["apart", "leaves"]
 _SETTINGS = ("torch.backends.", "torch.set_float32_matmul_precision", "torch.cuda.nvtx.")
 _OF_TORCH = re.compile(r"torch\.(cuda|set_num|use_|_C|_dynamo|_inductor)|(\w+\.)?cudnn\.")
 _RATES = re.compile(r"param_groups|\[\s*['\"]lr['\"]\s*\]")
-_SHARED = re.compile(r"^[^#\n]*(;|:[^\n#]*\b(import|torch|param_groups|lr)\b)", re.M)
+_SHARED = re.compile(r"^[^#\n]*(;|:[^\n#]*\b(import|torch|param_groups|lr|backward)\b)", re.M)
 
 
 def apart(text: str, target: str, tree: Read | None = None) -> str:
@@ -30,13 +30,13 @@ def apart(text: str, target: str, tree: Read | None = None) -> str:
     A rule of ``target`` replaces whole lines; everything else stays as it is, byte for byte.
     ``tree`` is what the text was read to, if it was.
     """
+    if _SHARED.search(text) and _is_shared(text):
+        text = changed(text, _Splitter(target == "mindspore"))
     if target == "mindspore" and ".backward(" in text:
         module = tree.module if tree is not None and tree.code == text else None
         named = named_losses(text, module)
         text = _early(named, module if named == text else None)
-    if not _SHARED.search(text) or not _is_shared(text):
-        return text
-    return changed(text, _Splitter(target == "mindspore"))
+    return text
 
 
 # No \s: over many empty lines two of them would be tried in every way.
@@ -140,6 +140,8 @@ def _is_taken(small: cst.BaseSmallStatement, all_of_torch: bool) -> bool:
     if isinstance(small, (cst.Assign, cst.AugAssign, cst.Expr, cst.Del)):
         if _RATES.search(code_of(small)):
             return True
+        if all_of_torch and ".backward(" in code_of(small):
+            return True  # a loss gets a line of its own
         places: list[cst.BaseExpression] = []
         if isinstance(small, cst.Assign):
             places = [target.target for target in small.targets]

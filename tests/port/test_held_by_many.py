@@ -209,6 +209,37 @@ PLACES = {
     "zero_": ("x = torch.arange(4.0)\nv = x.view(2, 2)\nv.zero_()\nmade += [x]\n"),
 }
 
+HOLDERS |= {
+    "what a method gives out": (
+        "class Meter:\n    def __init__(self):\n        self.total = torch.zeros(2)\n"
+        "    def add(self, x):\n        self.total += x\n"
+        "    def value(self):\n        return self.total\n"
+        "meter = Meter()\nfor i in range(3):\n    meter.add(torch.ones(2) * i)\n"
+        "    made.append(meter.value())\n"
+    ),
+    "an attribute that is read outside": (
+        "class Meter:\n    def __init__(self):\n        self.total = torch.zeros(2)\n"
+        "    def add(self, x):\n        self.total += x\n"
+        "meter = Meter()\nfor i in range(3):\n    meter.add(torch.ones(2) * i)\n"
+        "    made.append(meter.total)\n"
+    ),
+    "sums of detached losses": (
+        "net = nn.Linear(2, 1)\nfor p in net.parameters():\n    p.data.fill_(0.5)\n"
+        "opt = torch.optim.SGD(net.parameters(), lr=0.1)\ntotal, parts = torch.zeros(1), []\n"
+        "for i in range(3):\n    opt.zero_grad()\n    loss = net(torch.ones(3, 2)).pow(2).mean()\n"
+        "    loss.backward()\n    opt.step()\n    total += loss.detach()\n    parts.append(total)\n"
+        "made += parts\n"
+    ),
+}
+PLACES |= {
+    "a copy that a function gives": (
+        "class Buffer:\n    def __init__(self):\n        self.rows = torch.zeros(4, 2)\n"
+        "    def sample(self, places):\n        return self.rows[places]\n"
+        "buffer = Buffer()\npart = buffer.sample(torch.tensor([0, 2]))\npart[0] = 7\n"
+        "made = [buffer.rows, part]\n"
+    ),
+}
+
 
 @pytest.mark.parametrize("case", HOLDERS)
 def test_all_that_hold_a_tensor_see_it_change(case: str, tmp_path: object) -> None:

@@ -114,3 +114,27 @@ train(other, torch.optim.SGD(other.parameters(), lr=0.1), second)
 
 def test_a_loss_may_have_either_of_two_scalers(tmp_path):
     beside(TWO_SCALERS, tmp_path)
+
+
+LOSSES = {
+    "on a shared line": "opt.zero_grad(); F.cross_entropy(net(x), y).backward(); opt.step()",
+    "with words": (
+        "opt.zero_grad()\n    F.cross_entropy(net(x), y).backward(retain_graph=True)\n"
+        "    opt.step()"
+    ),
+    "under a condition": (
+        "opt.zero_grad()\n    if i >= 0: net(x).pow(2).mean().backward()\n    opt.step()"
+    ),
+}
+
+
+@pytest.mark.parametrize("case", LOSSES)
+def test_a_loss_without_a_name_runs_the_network_that_there_is(case, tmp_path):
+    head = (
+        "import torch\nimport torch.nn.functional as F\nmade = []\nnet = torch.nn.Linear(3, 2)\n"
+        "for p in net.parameters():\n    p.data.fill_(0.3)\n"
+        "x, y = torch.linspace(-1.0, 1.0, 12).view(4, 3), torch.tensor([0, 1, 1, 0])\n"
+        "opt = torch.optim.SGD(net.parameters(), lr=0.1)\nfor i in range(3):\n    "
+    )
+    end = "\nmade += [p.detach() for p in net.parameters()]\n"
+    beside(head + LOSSES[case] + end, tmp_path)

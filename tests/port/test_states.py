@@ -222,3 +222,41 @@ def test_what_another_optimizers_step_returns_is_returned():
 
     assert port.step(Wrapped()) == "rates"
     assert port.GradScaler(enabled=False).step(Wrapped()) == "rates"
+
+
+LIVE = """import copy
+import torch
+from torch import nn
+made = []
+net = nn.Linear(2, 1)
+for p in net.parameters():
+    p.data.fill_(0.5)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+def step():
+    loss = net(torch.ones(3, 2)).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    return loss.item()
+"""
+KEPT = {
+    "behind a loop": (
+        "for i in range(3):\n    made.append(step())\n    if i == 0:\n        best = {}\n"
+    ),
+    "behind a step": "best = {}\nmade.append(step())\n",
+    "in a dictionary": (
+        "for i in range(2):\n    step()\n    if not i:\n        best = dict(net={})\n"
+        "best = best['net']\n"
+    ),
+}
+
+
+@pytest.mark.parametrize("kept", ["net.state_dict()", "copy.deepcopy(net.state_dict())"])
+@pytest.mark.parametrize("case", KEPT)
+def test_a_state_that_is_kept_learns_on_unless_it_is_copied(case, kept, tmp_path):
+    script = LIVE + KEPT[case].replace("{}", kept).replace(
+        f"dict(net={kept})", f"{{'net': {kept}}}"
+    )
+    end = "net.load_state_dict(best)\nmade += [p.detach() for p in net.parameters()]\n"
+    found = beside(script + end, tmp_path)
+    assert ("live_state_dict" in found.text) == (not kept.startswith("copy"))

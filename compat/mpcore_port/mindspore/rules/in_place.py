@@ -24,7 +24,7 @@ from mpcore_port.names import code_of, dotted
 from mpcore_port.torch_names import EXPORTS
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from mpcore_port.names import Binding
     from mpcore_port.rule import At
@@ -208,7 +208,7 @@ def _written(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     bound = root and at.names.scope(old).find(root)
     if name[:-1] in _SHAPES or not bound:
         return None
-    if records_a_pass(old, chain, at):
+    if records_a_pass(old, chain, [arg.value for arg in old.args], at):
         return None
     target, before = _write_before(fresh, at)
     value = plain_call(name, old, new, before, at)
@@ -484,7 +484,7 @@ def is_ungraded(node: cst.CSTNode, at: At) -> bool:
     return not records(home, at) or any(is_without(one, at) for one in above)
 
 
-def records_a_pass(node: Any, changed: Any, at: At) -> bool:
+def records_a_pass(node: Any, changed: Any, values: Iterable[Any], at: At) -> bool:
     """Return whether gradients may go through what a node changes, or its pass is yet to come."""
     if is_ungraded(node, at):
         return False
@@ -492,7 +492,9 @@ def records_a_pass(node: Any, changed: Any, at: At) -> bool:
     if home is not None and home.name.value in ("forward", "__call__", "construct"):
         return True
     graded = at.once(Graded)
-    if {code_of(changed), *read(node)} & graded.before(node) or graded.of_value(node):
+    if {code_of(changed), *read(changed)} & graded.before(node):
+        return True
+    if any(graded.of_value(value) for value in values):
         return True
     return not is_behind_a_pass(node, at) and any(
         at.names.enclosing(call, cst.FunctionDef) is home for call in at.names.callers("backward")

@@ -337,16 +337,34 @@ def _given_out(path: str, target: Any, place: cst.CSTNode, at: At) -> list[Holde
             return [Holder(code_of(node), node, node)]
     given = at.names.held(_root(target))
     outer = isinstance(target, cst.Name) and not at.names.scope_of(home).bindings.get(path)
-    if not (outer or path.startswith("self.")) or (outer and not given):
+    if path.startswith("self."):
+        owner = at.names.enclosing(home, cst.ClassDef)
+        body = owner.body.body if owner is not None else ()
+        makers = [one for one in body if isinstance(one, cst.FunctionDef)]
+    elif outer and given:
+        owner, makers = None, [home]
+    else:
         return []
-    return [
-        Holder(code_of(call), call, call)
-        for value in at.names.returns(home)
-        if path_of(value) == path
-        for call in at.names.callers(home.name.value)
-        if isinstance(at.names.parents.get(call), (cst.Assign, cst.Element, cst.ListComp))
-        or _is_put_in(call, at)
+    calls = [
+        call
+        for maker in makers
+        if any(path_of(value) == path for value in at.names.returns(maker))
+        for call in at.names.callers(maker.name.value)
     ]
+    fields = [
+        node
+        for node in at.names.by_type[cst.Attribute]
+        if owner is not None
+        and node.attr.value == path.partition(".")[2]
+        and at.names.class_named(node.value) is owner
+    ]
+    return [Holder(code_of(one), one, one) for one in (*calls, *fields) if _is_kept(one, at)]
+
+
+def _is_kept(node: Any, at: At) -> bool:
+    """Return whether a value gets a name, or a place in a list."""
+    above = at.names.parents.get(node)
+    return isinstance(above, (cst.Assign, cst.Element, cst.ListComp)) or _is_put_in(node, at)
 
 
 def _made_in_turn(path: str, node: Any, place: cst.CSTNode, at: At) -> bool:
@@ -354,8 +372,8 @@ def _made_in_turn(path: str, node: Any, place: cst.CSTNode, at: At) -> bool:
     return any(loop in list(at.names.ancestors(one)) for one in _made_anew(path, place, at))
 
 
-def _is_put_in(call: cst.Call, at: At) -> bool:
-    arg = at.names.parents.get(call)
+def _is_put_in(node: Any, at: At) -> bool:
+    arg = at.names.parents.get(node)
     above: Any = at.names.parents.get(arg) if isinstance(arg, cst.Arg) else None
     func = getattr(above, "func", None)
     return isinstance(func, cst.Attribute) and func.attr.value in _PUT_IN

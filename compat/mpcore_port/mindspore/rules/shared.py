@@ -46,6 +46,8 @@ class SharedRule(PortRule):
         held = [one.value for one in at.names.given(name) if one.kind == "value"] if name else []
         if name is not None and len(held) == 1 and (part := _part_of(held[0], at)) is not None:
             return self._of_part(name, part, old, new, at)
+        if len(old.body) == 1 and isinstance(old.body[0], cst.Return):
+            return self._given_back(old.body[0], new, at)
         if len(old.body) == 1 and isinstance(old.body[0], cst.Assign):
             return self._of_places(old.body[0], new, at)
         if len(old.body) != 1 or not isinstance(old.body[0], cst.AugAssign):
@@ -75,7 +77,7 @@ class SharedRule(PortRule):
         if not holders:
             return None
         reason = _HELD.format(holders[0].path)
-        if any(one.is_copy for one in holders) or records_a_pass(old, target, at):
+        if any(one.is_copy for one in holders) or records_a_pass(old, target, [old.value], at):
             at.unproven(self, old, reason)
             return None
         word, held, by = wording(at, "port.changed"), code_of(target), code_of(old.value)
@@ -96,6 +98,15 @@ class SharedRule(PortRule):
             return new.with_changes(body=[new.body[0].with_changes(value=made)])
         return self._of_places_set(old, target, code_of(old.value), new, at)
 
+    def _given_back(self, old: cst.Return, new: Any, at: At) -> Any:
+        """Look at ``return x[mask]``, where places are set of what a call gave."""
+        if not at.once(_set_in_results) or not _is_taken(old.value, at):
+            return None
+        value = new.body[0].value
+        made = cst.parse_expression(wording(at, f"port.copied({code_of(value)})"))
+        at.note(self, old.value, made, reason=_TAKEN)  # type: ignore[arg-type]  # a Subscript
+        return new.with_changes(body=[new.body[0].with_changes(value=made)])
+
     def _of_places_set(self, old: Any, target: Any, value: str, new: Any, at: At) -> Any:
         """Set what a mask or a list takes in the tensor's own memory, where a view of it is read.
 
@@ -106,7 +117,7 @@ class SharedRule(PortRule):
         holders = other_holders(target.value, old, at)
         copies = [one for one in holders if one.is_copy]
         views = [one for one in holders if one.is_view] if _is_taken(target, at) else []
-        if copies or (views and records_a_pass(old, target.value, at)):
+        if copies or (views and records_a_pass(old, target.value, [old.value], at)):
             at.unproven(self, old, _HELD.format([*copies, *views][0].path))
             return None
         if not views:
@@ -180,6 +191,14 @@ def _set_at_places(at: At) -> set[str]:
                 base = base.value
             found.add(code_of(base))
     return found
+
+
+def _set_in_results(at: At) -> bool:
+    """Return whether places are set somewhere of a name that a call of the file's own gave."""
+    names = at.once(_set_at_places)
+    given = (n for n in at.names.by_type[cst.Assign] if isinstance(n.value, cst.Call))
+    made = (n for n in given if at.names.called(n.value) is None)
+    return any(code_of(one.target) in names for node in made for one in node.targets)
 
 
 def _is_in_a_copy(target: Any, at: At) -> bool:

@@ -93,7 +93,7 @@ def _live(at: At) -> _Live:
             found.lists.add(listed)
             found.calls.add(id(call))
             continue
-        if id(call) in changed:
+        if id(call) in changed or _is_read_behind_steps(call, at):
             found.calls.add(id(call))
         holder = _holder_of(call, at)
         if holder is not None and holder in changed:
@@ -103,6 +103,37 @@ def _live(at: At) -> _Live:
     loops = [one for kind in _LOOPS for one in at.names.by_type[kind]]
     found.loops |= {id(one) for one in loops if _holders(one.iter, at) & found.held}
     return found
+
+
+def _is_read_behind_steps(call: cst.Call, at: At) -> bool:
+    """Return whether what holds a state is read when its network has learned on: with its values.
+
+    ``best = net.state_dict()`` in a loop, and ``net.load_state_dict(best)`` behind it.
+    """
+    node: Any = at.names.parents.get(call)
+    while isinstance(node, (cst.Dict, cst.DictElement, cst.Tuple, cst.List, cst.Element)):
+        node = at.names.parents.get(node)
+    target: Any = node.targets[0].target if isinstance(node, cst.Assign) else None
+    home = at.names.enclosing(call, cst.FunctionDef)
+    if isinstance(target, cst.Attribute):
+        same = [n for n in at.names.by_type[cst.Attribute] if code_of(n) == code_of(target)]
+        reads = [n for n in same if not isinstance(at.names.parents.get(n), cst.AssignTarget)]
+        return any(at.names.enclosing(one, cst.FunctionDef) is not home for one in reads)
+    if not isinstance(target, cst.Name):
+        return False
+    scope = at.names.scope(target)
+    loop = at.names.enclosing(call, cst.For, cst.While)
+    loop = loop if loop is not None and at.names.enclosing(loop, cst.FunctionDef) is home else None
+    steps = [at.line(one) for one in at.names.calls if code_of(one.func).endswith("step")]
+    for one in at.names.by_type[cst.Name]:
+        same_name = one.value == target.value and at.names.scope(one) is scope
+        if not same_name or isinstance(at.names.parents.get(one), cst.AssignTarget):
+            continue
+        if loop is not None and loop not in at.names.ancestors(one):
+            return at.line(one) > at.line(call)
+        if any(at.line(call) < step < at.line(one) for step in steps):
+            return True
+    return False
 
 
 def _holder_of(call: cst.Call, at: At) -> int | str | None:
