@@ -28,7 +28,7 @@ class _Refused:
         raise NotImplementedError(self.__dict__["reason"])
 
     def __getattr__(self, name: str) -> Any:
-        if name.startswith("__"):
+        if name.startswith("__") and name not in ("__name__", "__qualname__"):
             raise AttributeError(name)
         self._raise()
 

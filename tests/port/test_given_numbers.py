@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from mpcore_port_runtime.refusal import refused
+
 from .ports import beside, ported
 
 HEAD = """import torch
@@ -65,3 +67,9 @@ def test_the_name_of_what_is_refused_is_refused_with_its_reason(tmp_path):
     text = ported("import torch\nload = torch.hub.load\nprint(load.__name__)\n").text
     with pytest.raises(NotImplementedError, match="no weights are fetched"):
         exec(text, {"__name__": "port"})
+
+
+@pytest.mark.parametrize("name", ["__name__", "__qualname__"])
+def test_the_runtimes_refusals_say_why_they_have_no_name(name):
+    with pytest.raises(NotImplementedError, match="no equal"):
+        getattr(refused("no equal"), name)
