@@ -74,6 +74,16 @@ class Loop:
         self.scaler.step(self.optimizer)
         self.scaler.update()
 """
+OF_APEX = """from apex import amp
+def train(model, loader, optimizer, criterion):
+    model.train()
+    for x, y in loader:
+        loss = criterion(model(x.cuda()), y.cuda())
+        optimizer.zero_grad()
+        with amp.scale_loss(loss, optimizer) as scaled:
+            scaled.backward()
+        optimizer.step()
+"""
 SCHEDULED = """import tqdm
 import torch
 from absents import create_model, create_optimizer_and_scheduler, create_scheduler
@@ -100,8 +110,8 @@ def train(model, optimizer, scaler, loader):
 @pytest.mark.day
 @pytest.mark.parametrize(
     "text",
-    [MANAGER, OF_A_BASE, CONDITIONS, SCHEDULED],
-    ids=["its own step", "a base that is not there", "dictionaries", "schedulers beside"],
+    [MANAGER, OF_A_BASE, CONDITIONS, OF_APEX, SCHEDULED],
+    ids=["its own step", "a base that is not there", "dictionaries", "apex", "schedulers beside"],
 )
 def test_a_trainer_of_absent_parts_is_verified(text: str, tmp_path: Path) -> None:
     done = verified(text, tmp_path, ("float32", "overflow"), "torch_npu")

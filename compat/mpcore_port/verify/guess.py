@@ -82,6 +82,7 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     takes = not (loops or data) and (_takes_losses(function) or bool(beside))
     loss = maker.make_losses() if takes else ""
     given = maker.arguments(function, skip=isinstance(owner, ast.ClassDef), data=data)
+    maker.begin_apex(given)
     call = f"{function.name}({', '.join(given)})"
     if isinstance(owner, ast.ClassDef):
         init = module.methods(owner).get("__init__")
@@ -117,6 +118,9 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     each = f"for ({', '.join(names)},) in _mpcore_loader():{inside}"
     layout = Layout("tuple", names)
     return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
+
+
+_OPTIMIZER = re.compile(r"\w+=torch\.optim\.")
 
 
 def _beside(module: Module, function: Function) -> list[Function]:
@@ -266,6 +270,20 @@ class _Maker:
             "model": self.model,
         }
         return f"\n    {_LOSS} = {self.model}({_ONE}).float().square().mean()"
+
+    def begin_apex(self, given: list[str]) -> None:
+        """Initialize apex for a function whose script scales by it, and leaves that to others."""
+        module = self.module
+        amp = next((n for n, whole in module.imports.items() if whole == "apex.amp"), "")
+        place = next((i for i, one in enumerate(given) if _OPTIMIZER.match(one)), -1)
+        if not (amp and self.model) or place < 0 or f"{amp}.initialize(" in module.text:
+            return
+        name, _, made = given[place].partition("=")
+        given[place] = f"{name}=_mpcore_optimizer"
+        begun = f"{amp}.initialize({self.model}, _mpcore_optimizer, opt_level='O1')"
+        self.lines.append(f"_mpcore_optimizer = {made}")
+        self.lines.append(f"{self.model}, _mpcore_optimizer = {begun}")
+        self.said.append(f"{amp}.initialize is called in front of it, with O1")
 
     def _is_model(self, name: str, function: Function) -> bool:
         if re.fullmatch(r"(model|net|network|module)", name):
