@@ -218,9 +218,10 @@ def missing(name: str, *, imported: bool = False) -> Missing:
 
 
 def give(owner: Any, **values: Any) -> None:
-    """Give an object attributes, as its base would."""
+    """Give an object attributes, as its base would; properties it has."""
     for name, value in values.items():
-        setattr(owner, name, value)
+        if not isinstance(getattr(type(owner), name, None), property):
+            setattr(owner, name, value)
 
 
 def fill(owner: Any, **makers: Callable[[], Any]) -> None:
