@@ -172,7 +172,8 @@ def test_trackers_are_refused_where_they_begin(asked: str) -> None:
 def test_settings_that_are_known_when_it_runs(
     settings: str, error: type[Exception] | None, tmp_path: Path
 ) -> None:
-    script = f"from accelerate import Accelerator\nmade = [1.0]\naccelerator = Accelerator(**{settings})\n"
+    script = "from accelerate import Accelerator\nmade = [1.0]\n"
+    script += f"accelerator = Accelerator(**{settings})\n"
     script += "accelerator.even_batches = False\nsteps = accelerator.gradient_accumulation_steps\n"
     found = ported(script)
     assert not [one for one in found.edits if one.kind in ("refused", "unproven")]
