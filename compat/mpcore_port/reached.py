@@ -184,6 +184,9 @@ class Reached:
                 continue
             if isinstance(node, ast.BoolOp):
                 waiting.append(node.values[0])
+            elif isinstance(node, ast.Dict):  # a name in a table is met where it is taken out
+                met = [one for one in node.values if not isinstance(one, (ast.Name, ast.Attribute))]
+                waiting += [*filter(None, node.keys), *met]
             elif isinstance(node, ast.IfExp):
                 value = self.value(node.test)
                 waiting.append(node.test)

@@ -83,6 +83,14 @@ def test_a_refused_import_stops_where_its_name_is_used() -> None:
     assert said("import bad\n", (1, "refused")) == "runs unless line 1 is reached"
 
 
+def test_a_name_in_a_table_is_not_met_where_the_table_is_made() -> None:
+    table = "kinds = {'adam': Adam, 'lamb': nn.Lamb, 'sgd': make()}\n"
+    reached = Reached(table + "kinds['adam']()\n")
+    assert not reached.surely(1, table.index("nn.Lamb"))
+    assert reached.surely(1, table.index("make()"))
+    assert reached.surely(2, 0)
+
+
 def test_parts_of_a_line_that_are_not_evaluated_are_not_reached() -> None:
     text = "x = (lambda: b()) or (c() if d else e())\nf(b() or c())\n"
     reached = Reached(text)
