@@ -26,7 +26,7 @@ from mindspore import Tensor, nn
 
 from mpcore.errors import BackendError
 from mpcore_port_runtime.apex import in_region
-from mpcore_port_runtime.data import DataLoader
+from mpcore_port_runtime.data import DataLoader, IterableDataset
 from mpcore_port_runtime.device import accelerator as chosen_device
 from mpcore_port_runtime.device import device, get_world_size
 from mpcore_port_runtime.files import save as save_file
@@ -561,6 +561,11 @@ class AcceleratedOptimizer:
         """Its groups."""
         return self.optimizer.param_groups
 
+    @property
+    def defaults(self) -> Any:
+        """What it was made with."""
+        return self.optimizer.defaults
+
     def get_parameters(self) -> Any:
         """Return what it moves, and its state: ``port.state_dict`` asks for them."""
         return self.optimizer.get_parameters()
@@ -619,15 +624,15 @@ class AcceleratedScheduler:
         self.step_with_optimizer = with_optimizer
 
     def step(self, *args: Any, **kwargs: Any) -> None:
-        """Step if an optimizer has; a batch inside of a window is only counted."""
+        """Step if an optimizer has.
+
+        ``adjust_scheduler`` of the plugin does nothing in accelerate either: True, its default, is
+        not among what ``to_kwargs`` hands on, and what is not handed on is taken for False.
+        """
         if not self.step_with_optimizer:
             self.scheduler.step(*args, **kwargs)
             return
-        if not _STATE.syncs:
-            if _STATE.plugin.adjust_scheduler:
-                self.scheduler._step_count += 1
-            return
-        if any(one.step_was_skipped for one in self.optimizers):
+        if not _STATE.syncs or any(one.step_was_skipped for one in self.optimizers):
             return
         total = getattr(self.scheduler, "total_steps", None)
         if total is None or self.scheduler._step_count <= total:
@@ -707,6 +712,8 @@ class PreparedLoader:
         while batch is not nothing:
             following = next(batches, nothing)
             self.end_of_dataloader = following is nothing
+            if self.end_of_dataloader and isinstance(self.dataset, IterableDataset):
+                self.remainder = _size(batch)
             yield batch
             batch = following
         if self.end_of_dataloader:
@@ -798,6 +805,15 @@ def _each(value: Any, function: Callable[[Any], Any]) -> Any:
     if isinstance(value, dict):
         return type(value)({key: _each(one, function) for key, one in value.items()})
     return function(value)
+
+
+def _size(batch: Any) -> int:
+    """Return how many items a batch has, by its first tensor; -1 if there is none."""
+    if isinstance(batch, Tensor):
+        return len(batch) if batch.ndim else -1
+    parts = batch.values() if isinstance(batch, dict) else batch
+    sizes = map(_size, parts if isinstance(batch, (dict, list, tuple)) else ())
+    return next((size for size in sizes if size >= 0), -1)
 
 
 def _first_of(tensor: Any, count: int) -> Any:

@@ -212,10 +212,12 @@ class _Ends:
 
 
 def _full(value: Any) -> Any:
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return type(value)(*map(_full, value))
     if isinstance(value, tuple | list):
         return type(value)(_full(item) for item in value)
     if isinstance(value, dict):
-        return {key: _full(item) for key, item in value.items()}
+        return type(value)({key: _full(item) for key, item in value.items()})
     low = isinstance(value, ms.Tensor) and value.dtype in (ms.float16, ms.bfloat16)
     return value.astype(ms.float32) if low else value
 

@@ -54,8 +54,13 @@ class Accelerator:
         self.scaler = torch.amp.GradScaler("cpu", **dict(*settings)) if half else None
         self.mixed_precision, self.steps = mixed_precision, gradient_accumulation_steps
         self.with_optimizer, self.log_with = step_scheduler_with_optimizer, log_with
-        self.count, self.sync_gradients, self.at_end, self.rest = 0, True, False, -1
+        self.count, self.sync_gradients = 0, True
         self.optimizers: list[Any] = []
+        self.passes: list[Loader] = []  # over loaders; one that was left stays
+
+    @property
+    def at_end(self) -> bool:
+        return bool(self.passes) and self.passes[-1].at_end
 
     def prepare(self, *given: Any) -> Any:
         once = [self._first(one) for one in given]
@@ -116,7 +121,8 @@ class Accelerator:
         return value
 
     def gather_for_metrics(self, value: Any) -> Any:
-        return value[: self.rest] if self.at_end and self.rest > 0 and value.ndim else value
+        rest = self.passes[-1].rest if self.at_end else 0
+        return value[:rest] if rest > 0 and value.ndim else value
 
     def reduce(self, value: Any, reduction: str = "sum") -> Any:
         return value.clone()
@@ -141,8 +147,18 @@ class Accelerator:
 
 class Optimizer:
     def __init__(self, home: Accelerator, inner: Any) -> None:
-        self.home, self.inner, self.skipped = home, inner, False
+        self.home, self.inner, self.optimizer, self.skipped = home, inner, inner, False
         self.param_groups = inner.param_groups
+
+    @property
+    def defaults(self) -> Any:
+        return self.inner.defaults
+
+    def state_dict(self) -> Any:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.inner.load_state_dict(state)
 
     def zero_grad(self) -> None:
         if self.home.sync_gradients:
@@ -167,8 +183,15 @@ class Schedule:
     def step(self) -> None:
         follows = self.home.with_optimizer
         skips = not self.home.sync_gradients or self.home.optimizer_step_was_skipped
-        if not (follows and skips):
+        total = getattr(self.inner, "total_steps", self.inner._step_count)
+        if not (follows and (skips or self.inner._step_count > total)):
             self.inner.step()
+
+    def state_dict(self) -> Any:
+        return self.inner.state_dict()
+
+    def load_state_dict(self, state: Any) -> None:
+        self.inner.load_state_dict(state)
 
     def get_last_lr(self) -> Any:
         return self.inner.get_last_lr()
@@ -177,16 +200,22 @@ class Schedule:
 class Loader:
     def __init__(self, home: Accelerator, inner: Any) -> None:
         self.home, self.inner = home, inner
+        self.at_end, self.rest = False, 0
 
     def __len__(self) -> int:
         return len(self.inner)
 
     def __iter__(self) -> Iterator[Any]:
-        self.home.rest = len(self.inner.dataset) % self.inner.batch_size
-        for place, batch in enumerate(self.inner):
-            self.home.at_end = place + 1 == len(self.inner)
+        self.at_end = False
+        self.home.passes.append(self)
+        ahead = list(self.inner)
+        for place, batch in enumerate(ahead):
+            self.at_end = place + 1 == len(ahead)
+            full = self.inner.batch_size
+            streams = isinstance(self.inner.dataset, torch.utils.data.IterableDataset)
+            self.rest = len(batch[0]) if streams else len(self.inner.dataset) % full
             yield batch
-        self.home.at_end = False
+        self.home.passes = [one for one in self.home.passes if one is not self]
 
 
 def set_seed(seed: int) -> None:

@@ -126,6 +126,113 @@ def test_a_step_that_overflows_holds_the_schedule(window: str, clip: str, tmp_pa
     compare(script, ported(script).text, tmp_path, rtol=3e-3, atol=3e-3)
 
 
+TRAINER = """def cycle(batches):
+    while True:
+        for batch in batches:
+            yield batch
+class Trainer:
+    def __init__(self, model, accelerator, every=3):
+        self.accelerator, self.every = accelerator, every
+        self.opt = torch.optim.Adam(model.parameters(), lr=0.01, betas=(0.9, 0.99))
+        batches = self.accelerator.prepare(DataLoader(TensorDataset(x, y), batch_size=4))
+        self.batches, self.held = cycle(batches), self.accelerator.prepare(
+            DataLoader(TensorDataset(x, y), batch_size=3)
+        )
+        self.model, self.opt = self.accelerator.prepare(model, self.opt)
+    def loss_of(self, inputs, wanted):
+        return F.mse_loss(self.model(inputs), wanted)
+    def train(self):
+        for step in range(4):
+            total = 0.0
+            for _ in range(self.every):
+                inputs, wanted = next(self.batches)
+                with self.accelerator.autocast():
+                    loss = self.loss_of(inputs, wanted)
+                    loss = loss / self.every
+                    total += loss.item()
+                self.accelerator.backward(loss)
+            self.accelerator.clip_grad_norm_(self.model.parameters(), 1.0)
+            self.opt.step()
+            self.opt.zero_grad()
+            made.append(total)
+            self.test()
+    def test(self):
+        self.model.eval()
+        with torch.no_grad():
+            for inputs, wanted in self.held:
+                out = self.accelerator.gather_for_metrics(self.model(inputs))
+                made.append(self.accelerator.reduce(out.sum(), reduction="mean"))
+        self.model.train()
+accelerator = Accelerator({asked})
+Trainer(filled(Net()), accelerator).train()
+accelerator.free_memory()
+accelerator.end_training()
+"""
+
+
+@pytest.mark.parametrize(("asked", "tolerance"), [("", 1e-5), (HALF.format("8.0"), 3e-3)])
+def test_a_trainer_that_is_handed_its_accelerator(
+    asked: str, tolerance: float, tmp_path: Path
+) -> None:
+    script = HEAD + TRAINER.replace("{asked}", asked)
+    found = ported(script)
+    assert not [one for one in found.edits if one.kind == "refused"]
+    compare(script, found.text, tmp_path, rtol=tolerance, atol=tolerance)
+
+
+TWO_LOADERS = """class Named(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.w = nn.Parameter(torch.zeros(3, 1))
+    def encode(self, x):
+        return x @ self.w
+    def forward(self, x):
+        return {"out": self.encode(x)}
+class Stream(torch.utils.data.IterableDataset):
+    def __iter__(self):
+        for i in range(7):
+            yield x[i], y[i]
+accelerator = Accelerator(gradient_accumulation_steps=3)
+net, ema = accelerator.prepare(filled(Named())), None
+ema = copy.deepcopy(accelerator.unwrap_model(net))
+opt = accelerator.prepare(torch.optim.SGD(net.parameters(), lr=0.01, momentum=0.9))
+sched = torch.optim.lr_scheduler.OneCycleLR(opt.optimizer, max_lr=0.1, total_steps=4)
+sched = accelerator.prepare(sched)
+train, held = accelerator.prepare(
+    DataLoader(Stream(), batch_size=3), DataLoader(TensorDataset(x, y), batch_size=4)
+)
+for epoch in range(3):
+    for step, (a, b) in enumerate(train):
+        with accelerator.accumulate(net):
+            loss = F.mse_loss(accelerator.unwrap_model(net).encode(a), b)
+            loss = loss + F.mse_loss(net(a)["out"], b)
+            accelerator.backward(loss)
+            opt.step()
+            sched.step()
+            opt.zero_grad()
+        with torch.no_grad():
+            for e, p in zip(ema.parameters(), net.parameters()):
+                e.lerp_(p, 0.5)
+        made.append(loss.item())
+        made.append(float(accelerator.sync_gradients))
+        made.append(sched.get_last_lr()[0])
+        made.append(accelerator.gather_for_metrics(torch.ones(5)).sum().item())
+        for a, b in held:
+            if a.sum() > 4:
+                break
+            made.append(accelerator.gather_for_metrics(torch.ones(4)).sum().item())
+    state = {"opt": opt.state_dict(), "sched": sched.state_dict()}
+    opt.load_state_dict(state["opt"])
+    sched.load_state_dict(state["sched"])
+made += [p.data for p in ema.parameters()]
+"""
+
+
+def test_windows_follow_the_loader_that_is_gone_through(tmp_path: Path) -> None:
+    found = beside(f"import copy\n{HEAD}{TWO_LOADERS}", tmp_path)
+    assert not [one for one in found.edits if one.kind in ("refused", "unproven")]
+
+
 def test_bfloat16_wants_ascend(tmp_path: Path) -> None:
     script = HEAD + LOOP.format(asked='mixed_precision="bf16"', prepared=ALL, clip="")
     with pytest.raises(Exception, match="bfloat16 must run on Ascend"):

@@ -73,8 +73,9 @@ class AcceleratedRule(PortRule):
             if row is None:
                 at.unproven(self, old, _SET)
             return None
-        if row is None:
-            return at.refuse(self, old, _NONE)
+        if row is None:  # one that is handed in may be another package's
+            made = at.names.call_names(old.value) & ACCELERATORS
+            return at.refuse(self, old, _NONE) if made else None
         if row.refuse_all:
             return at.refuse(self, old, row.refuse_all)
         call = at.names.parents.get(old)

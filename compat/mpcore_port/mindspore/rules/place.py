@@ -263,6 +263,8 @@ _OF_TENSORS = (
 
 def is_module(at: At, node: cst.BaseExpression) -> bool:
     """Return whether ``node`` is likely a network: made as one, or called as one."""
+    if isinstance(node, cst.Attribute) and at.names.is_accelerator(node.value):
+        return False  # ``accelerator.unwrap_model``
     own = at.names.class_named(node)
     if own is not None:
         return is_network_class(own, at)
