@@ -18,6 +18,7 @@ from mpcore_port_runtime import torch_named as torch_named
 from mpcore_port_runtime import torch_nn as torch_nn
 from mpcore_port_runtime import vision as vision
 from mpcore_port_runtime import warps as warps
+from mpcore_port_runtime.activations import *  # noqa: F403
 from mpcore_port_runtime.averages import *  # noqa: F403
 from mpcore_port_runtime.cells import *  # noqa: F403
 from mpcore_port_runtime.compiling import *  # noqa: F403
@@ -26,6 +27,7 @@ from mpcore_port_runtime.cycles import *  # noqa: F403
 from mpcore_port_runtime.data import *  # noqa: F403
 from mpcore_port_runtime.device import *  # noqa: F403
 from mpcore_port_runtime.files import *  # noqa: F403
+from mpcore_port_runtime.flat import *  # noqa: F403
 from mpcore_port_runtime.functional import *  # noqa: F403
 from mpcore_port_runtime.functions import *  # noqa: F403
 from mpcore_port_runtime.holders import *  # noqa: F403

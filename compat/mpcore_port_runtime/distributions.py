@@ -1,4 +1,4 @@
-"""Three of torch.distributions; sources: categorical.py, multivariate_normal.py, normal.py."""
+"""Some of torch.distributions, from its files of their names, and kl.py (torch 2.13.0)."""
 
 from __future__ import annotations
 
@@ -9,7 +9,21 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, ops
 
-__all__ = ["Categorical", "MultivariateNormal", "Normal"]
+from mpcore_port_runtime.activations import softplus
+from mpcore_port_runtime.losses import binary_cross_entropy_with_logits
+
+__all__ = [
+    "Bernoulli",
+    "Beta",
+    "Categorical",
+    "Independent",
+    "MultivariateNormal",
+    "Normal",
+    "OneHotCategorical",
+    "OneHotCategoricalStraightThrough",
+    "Uniform",
+    "kl_divergence",
+]
 
 _EPS = float(np.finfo(np.float32).eps)
 
@@ -57,6 +71,238 @@ class Categorical:
         """Return the entropy."""
         logits = ops.clamp(self.logits, float(np.finfo(np.float32).min))
         return -(logits * self.probs).sum(-1)
+
+
+class OneHotCategorical:
+    """torch.distributions.OneHotCategorical: one place of the last axis is 1, the others are 0."""
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: Any = None) -> None:
+        self._places = Categorical(probs, logits)
+
+    @property
+    def probs(self) -> Any:
+        """The probability of each place."""
+        return self._places.probs
+
+    @property
+    def logits(self) -> Any:
+        """The logarithm of the probability of each place."""
+        return self._places.logits
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        return self._places.probs
+
+    @property
+    def mode(self) -> Any:
+        """The likeliest value."""
+        return self._hot(self._places.mode)
+
+    @property
+    def variance(self) -> Any:
+        """The square of the standard deviation."""
+        return self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Draw values; they have no gradient, and the numbers are other than torch's."""
+        return self._hot(self._places.sample(sample_shape))
+
+    def log_prob(self, value: Any) -> Any:
+        """Return the logarithm of the probability of values."""
+        return self._places.log_prob(_tensor(value).argmax(-1))
+
+    def entropy(self) -> Any:
+        """Return the entropy."""
+        return self._places.entropy()
+
+    def _hot(self, places: Any) -> Any:
+        size = self.probs.shape[-1]
+        hot = np.eye(size)[ops.stop_gradient(places).asnumpy()]
+        return Tensor(hot).astype(self.probs.dtype)
+
+
+class OneHotCategoricalStraightThrough(OneHotCategorical):
+    """The same, whose draws have the gradient of the probabilities."""
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """Draw values with that gradient; other numbers than torch's."""
+        drawn = self.sample(sample_shape)
+        return drawn + (self.probs - ops.stop_gradient(self.probs))
+
+
+class Bernoulli:
+    """torch.distributions.Bernoulli: 1 with a probability, else 0."""
+
+    def __init__(self, probs: Any = None, logits: Any = None, validate_args: Any = None) -> None:
+        if (probs is None) == (logits is None):
+            msg = "Either `probs` or `logits` must be specified, but not both."
+            raise ValueError(msg)
+        if probs is not None:
+            self.probs = _tensor(probs)
+            inside = ops.clamp(self.probs, _EPS, 1 - _EPS)
+            self.logits = ops.log(inside) - ops.log1p(-inside)
+        else:
+            self.logits = _tensor(logits)
+            self.probs = ops.sigmoid(self.logits)
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        return self.probs
+
+    @property
+    def mode(self) -> Any:
+        """The likelier value; NaN where both are equally likely."""
+        likelier = (self.probs >= 0.5).astype(self.probs.dtype)
+        return ops.where(self.probs == 0.5, ops.full_like(likelier, np.nan), likelier)
+
+    @property
+    def variance(self) -> Any:
+        """The square of the standard deviation."""
+        return self.probs * (1 - self.probs)
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Draw values; they have no gradient, and the numbers are other than torch's."""
+        shape = tuple(sample_shape) + tuple(self.probs.shape)
+        below = ops.rand(*shape) if shape else ops.rand(1).reshape(())
+        return (below < ops.stop_gradient(self.probs)).astype(self.probs.dtype)
+
+    def log_prob(self, value: Any) -> Any:
+        """Return the logarithm of the probability of values."""
+        return -binary_cross_entropy_with_logits(self.logits, _tensor(value), reduction="none")
+
+    def entropy(self) -> Any:
+        """Return the entropy."""
+        return binary_cross_entropy_with_logits(self.logits, self.probs, reduction="none")
+
+
+class Independent:
+    """torch.distributions.Independent: the last axes of a distribution are one event."""
+
+    def __init__(
+        self, base_distribution: Any, reinterpreted_batch_ndims: int, validate_args: Any = None
+    ) -> None:
+        self.base_dist = base_distribution
+        self.reinterpreted_batch_ndims = reinterpreted_batch_ndims
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        return self.base_dist.mean
+
+    @property
+    def mode(self) -> Any:
+        """The likeliest value."""
+        return self.base_dist.mode
+
+    @property
+    def variance(self) -> Any:
+        """The square of the standard deviation."""
+        return self.base_dist.variance
+
+    @property
+    def stddev(self) -> Any:
+        """The standard deviation."""
+        return ops.sqrt(self.base_dist.variance)
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Draw values without a gradient; other numbers than torch's."""
+        return self.base_dist.sample(sample_shape)
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """Draw values with the gradient that the distribution has; other numbers than torch's."""
+        return self.base_dist.rsample(sample_shape)
+
+    def log_prob(self, value: Any) -> Any:
+        """Return the logarithm of the probability of events."""
+        return self._summed(self.base_dist.log_prob(value))
+
+    def entropy(self) -> Any:
+        """Return the entropy of events."""
+        return self._summed(self.base_dist.entropy())
+
+    def _summed(self, each: Any) -> Any:
+        count = self.reinterpreted_batch_ndims
+        return each.sum(tuple(range(-count, 0))) if count else each
+
+
+class Uniform:
+    """torch.distributions.Uniform."""
+
+    def __init__(self, low: Any, high: Any, validate_args: Any = None) -> None:
+        low, high = _tensor(low), _tensor(high)
+        shape = np.broadcast_shapes(tuple(low.shape), tuple(high.shape))
+        self.low, self.high = ops.broadcast_to(low, shape), ops.broadcast_to(high, shape)
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        return (self.high + self.low) / 2
+
+    @property
+    def stddev(self) -> Any:
+        """The standard deviation."""
+        return (self.high - self.low) / 12**0.5
+
+    @property
+    def variance(self) -> Any:
+        """The square of the standard deviation."""
+        return (self.high - self.low) ** 2 / 12
+
+    def rsample(self, sample_shape: Any = ()) -> Any:
+        """Draw values that both bounds have a gradient of; other numbers than torch's."""
+        shape = tuple(sample_shape) + tuple(self.low.shape)
+        part = ops.rand(*shape) if shape else ops.rand(1).reshape(())
+        return self.low + part * (self.high - self.low)
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Draw values without a gradient; other numbers than torch's."""
+        return ops.stop_gradient(self.rsample(sample_shape))
+
+    def log_prob(self, value: Any) -> Any:
+        """Return the logarithm of the density."""
+        value = _tensor(value)
+        inside = ops.logical_and(self.low <= value, self.high > value)
+        return ops.log(inside.astype(self.low.dtype)) - ops.log(self.high - self.low)
+
+    def entropy(self) -> Any:
+        """Return the entropy."""
+        return ops.log(self.high - self.low)
+
+
+class Beta:
+    """torch.distributions.Beta, of which values are drawn; its density is not ported."""
+
+    def __init__(self, concentration1: Any, concentration0: Any, validate_args: Any = None) -> None:
+        one, zero = _tensor(concentration1), _tensor(concentration0)
+        shape = np.broadcast_shapes(tuple(one.shape), tuple(zero.shape))
+        self.concentration1 = ops.broadcast_to(one, shape)
+        self.concentration0 = ops.broadcast_to(zero, shape)
+
+    @property
+    def mean(self) -> Any:
+        """The mean."""
+        return self.concentration1 / (self.concentration1 + self.concentration0)
+
+    @property
+    def variance(self) -> Any:
+        """The square of the standard deviation."""
+        total = self.concentration1 + self.concentration0
+        return self.concentration1 * self.concentration0 / (total**2 * (total + 1))
+
+    def sample(self, sample_shape: Any = ()) -> Any:
+        """Draw values by numpy, without a gradient; other numbers than torch's."""
+        one, zero = self.concentration1.asnumpy(), self.concentration0.asnumpy()
+        shape = tuple(sample_shape) + one.shape
+        drawn = np.random.beta(one, zero, shape)  # noqa: NPY002  # what ms.set_seed seeds
+        return Tensor(np.asarray(drawn), self.concentration1.dtype)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        msg = f"`{name}` of Beta is not ported: mean, variance and sample are"
+        raise NotImplementedError(msg)
 
 
 class _Located:
@@ -179,3 +425,57 @@ def _factor(matrix: Any) -> Any:
         below = Tensor(np.arange(size) >= place)
         columns.append(ops.where(below, column, ops.zeros_like(column)))
     return ops.stack(columns, -1)
+
+
+def kl_divergence(p: Any, q: Any) -> Any:
+    """Return torch.distributions.kl_divergence of two distributions of one kind.
+
+    Raises:
+        NotImplementedError: their pair is not ported.
+    """
+    found = next(
+        (of for kind, of in _DIVERGENCES if isinstance(p, kind) and isinstance(q, kind)), None
+    )
+    if found is None:
+        msg = f"kl_divergence of {type(p).__name__} and {type(q).__name__} is not ported"
+        raise NotImplementedError(msg)
+    return found(p, q)
+
+
+def _of_normals(p: Normal, q: Normal) -> Any:
+    ratio = (p.scale / q.scale) ** 2
+    return 0.5 * (ratio + ((p.loc - q.loc) / q.scale) ** 2 - 1 - ops.log(ratio))
+
+
+def _of_categories(p: Any, q: Any) -> Any:
+    each = p.probs * (p.logits - q.logits)
+    return _with_bounds(each, q.probs == 0, p.probs == 0).sum(-1)
+
+
+def _of_bernoullis(p: Bernoulli, q: Bernoulli) -> Any:
+    ones = p.probs * (softplus(-q.logits) - softplus(-p.logits))
+    zeros = (1 - p.probs) * (softplus(q.logits) - softplus(p.logits))
+    ones = _with_bounds(ones, q.probs == 0, p.probs == 0)
+    return ones + _with_bounds(zeros, q.probs == 1, p.probs == 1)
+
+
+def _of_independents(p: Independent, q: Independent) -> Any:
+    if p.reinterpreted_batch_ndims != q.reinterpreted_batch_ndims:
+        msg = "kl_divergence of events of other numbers of axes"
+        raise NotImplementedError(msg)
+    return p._summed(kl_divergence(p.base_dist, q.base_dist))
+
+
+def _with_bounds(each: Any, impossible: Any, never: Any) -> Any:
+    """Return the parts, infinite where ``q`` excludes what ``p`` gives, 0 where ``p`` does."""
+    each = ops.where(impossible, ops.full_like(each, np.inf), each)
+    return ops.where(never, ops.zeros_like(each), each)
+
+
+_DIVERGENCES: tuple[tuple[type, Any], ...] = (
+    (Normal, _of_normals),
+    (Categorical, _of_categories),
+    (OneHotCategorical, _of_categories),
+    (Bernoulli, _of_bernoullis),
+    (Independent, _of_independents),
+)

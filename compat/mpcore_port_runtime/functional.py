@@ -197,7 +197,7 @@ def normalize(
 ) -> Any:
     """Return ``input`` divided by its norm along ``dim``, at least ``eps``."""
     if p == 2:
-        norm = ops.sqrt((input * input).sum(dim, keepdims=True))
+        norm = _root((input * input).sum(dim, keepdims=True))
     elif p > 0 and p != math.inf:
         norm = ops.pow(ops.pow(ops.abs(input), p).sum(dim, keepdims=True), 1 / p)
     else:
@@ -254,7 +254,13 @@ def std(
     correction: int | None = None,
 ) -> Any:
     """Return the standard deviation over ``dim``, of n - 1 unless told otherwise."""
-    return ops.sqrt(var(input, dim, unbiased, keepdim, correction))
+    return _root(var(input, dim, unbiased, keepdim, correction))
+
+
+def _root(total: Any) -> Any:
+    """Return the square root of sums of squares: where they are 0, torch's has the slope 0."""
+    zero = total == 0
+    return ops.where(zero, total, ops.sqrt(ops.where(zero, ops.ones_like(total), total)))
 
 
 def sort(
@@ -360,8 +366,9 @@ def max_pool1d(
 def selu(input: Any) -> Any:  # torch's name
     """Return SELU, written out: the gradient of MindSpore's is wrong on CPU (2.10.0)."""
     alpha, scale = 1.6732632423543772848170429916717, 1.0507009873554804934193349852946
-    low = alpha * (ops.exp(ops.minimum(input, ops.zeros_like(input))) - 1)
-    return scale * ops.where(input > 0, input, low)
+    above = input > 0  # at 0 the slope is that from below, which minimum would halve
+    low = alpha * (ops.exp(ops.where(above, ops.zeros_like(input), input)) - 1)
+    return scale * ops.where(above, input, low)
 
 
 def index_add(input: Any, dim: int, index: Any, source: Any, alpha: float = 1) -> Any:

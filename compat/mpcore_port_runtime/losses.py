@@ -1,21 +1,32 @@
-"""Losses that MindSpore's CPU kernels differentiate wrongly, written out; torch's signatures."""
+"""Losses that MindSpore lacks or differentiates wrongly on a CPU; torch's signatures."""
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from mpcore_port_runtime.activations import logsigmoid, softplus
+
 __all__ = [
     "BCEWithLogitsLoss",
     "CTCLoss",
     "CosineSimilarity",
+    "GaussianNLLLoss",
     "KLDivLoss",
+    "MultiLabelSoftMarginLoss",
+    "PoissonNLLLoss",
+    "SoftMarginLoss",
     "binary_cross_entropy_with_logits",
     "cosine_similarity",
     "ctc_loss",
+    "gaussian_nll_loss",
     "kl_div",
+    "multilabel_soft_margin_loss",
+    "poisson_nll_loss",
+    "soft_margin_loss",
 ]
 
 
@@ -44,10 +55,9 @@ def binary_cross_entropy_with_logits(
     The gradient of MindSpore's mean divides by the number of elements that it saw first in the
     process, on CPU (2.10.0): a last, smaller batch gets a wrong one.
     """
-    each = ops.relu(input) - input * target + ops.log1p(ops.exp(-ops.abs(input)))
+    each = softplus(input) - input * target
     if pos_weight is not None:
-        rest = ops.relu(-input) + ops.log1p(ops.exp(-ops.abs(input)))
-        each = each + (pos_weight - 1) * target * rest
+        each = each + (pos_weight - 1) * target * softplus(-input)
     if weight is not None:
         each = each * weight
     return _reduced(each, reduction)
@@ -87,6 +97,120 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
         least = ops.maximum(norm, Tensor(eps, norm.dtype))
         parts.append(x / (norm + ops.stop_gradient(least - norm)))
     return (parts[0] * parts[1]).sum(dim)
+
+
+def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
+    """Return torch.nn.functional.soft_margin_loss, of targets that are 1 and -1."""
+    return _reduced(ops.log1p(ops.exp(-input * target)), reduction)
+
+
+def multilabel_soft_margin_loss(
+    input: Any, target: Any, weight: Any = None, reduction: str = "mean"
+) -> Any:
+    """Return torch.nn.functional.multilabel_soft_margin_loss."""
+    each = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
+    if weight is not None:
+        each = each * weight
+    return _reduced(each.sum(-1) / input.shape[-1], reduction)
+
+
+def gaussian_nll_loss(
+    input: Any,
+    target: Any,
+    var: Any,
+    full: bool = False,
+    eps: float = 1e-6,
+    reduction: str = "mean",
+) -> Any:
+    """Return torch.nn.functional.gaussian_nll_loss; below ``eps`` a variance keeps its gradient."""
+    var = var * ops.ones_like(input) if isinstance(var, float) else var
+    if bool((ops.stop_gradient(var) < 0).any()):
+        msg = "var has negative entry/entries"
+        raise ValueError(msg)
+    if var.shape != input.shape:
+        axes = sum(y for x, y in zip(input.shape, var.shape, strict=False) if x != y)
+        if input.shape[:-1] == var.shape:
+            var = var.expand_dims(-1)
+        elif input.ndim != var.ndim or axes != 1:
+            msg = "var is of incorrect size"
+            raise ValueError(msg)
+    still = ops.stop_gradient(var)
+    var = ops.clamp(still, eps) + (var - still)
+    each = 0.5 * (ops.log(var) + (input - target) ** 2 / var)
+    return _reduced(each + 0.5 * math.log(2 * math.pi) if full else each, reduction)
+
+
+def poisson_nll_loss(
+    input: Any,
+    target: Any,
+    log_input: bool = True,
+    full: bool = False,
+    eps: float = 1e-8,
+    reduction: str = "mean",
+) -> Any:
+    """Return torch.nn.functional.poisson_nll_loss."""
+    rate = ops.exp(input) if log_input else input
+    each = rate - target * (input if log_input else ops.log(input + eps))
+    if full:
+        above = target > 1
+        known = ops.where(above, target, ops.ones_like(target))
+        rest = known * ops.log(known) - known + 0.5 * ops.log(2 * math.pi * known)
+        each = each + ops.where(above, rest, ops.zeros_like(rest))
+    return _reduced(each, reduction)
+
+
+class SoftMarginLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """torch.nn.SoftMarginLoss."""
+
+    def __init__(self, reduction: str = "mean") -> None:
+        super().__init__()
+        self.reduction = reduction
+
+    def construct(self, scores: Any, target: Any) -> Any:
+        """Return the loss of scores against 1 and -1."""
+        return soft_margin_loss(scores, target, self.reduction)
+
+
+class MultiLabelSoftMarginLoss(nn.Cell):  # type: ignore[misc]
+    """torch.nn.MultiLabelSoftMarginLoss."""
+
+    def __init__(self, weight: Any = None, reduction: str = "mean") -> None:
+        super().__init__()
+        self.weight, self.reduction = weight, reduction
+
+    def construct(self, scores: Any, target: Any) -> Any:
+        """Return the loss of a row of scores against 1 and 0."""
+        return multilabel_soft_margin_loss(scores, target, self.weight, self.reduction)
+
+
+class GaussianNLLLoss(nn.Cell):  # type: ignore[misc]
+    """torch.nn.GaussianNLLLoss."""
+
+    def __init__(self, full: bool = False, eps: float = 1e-6, reduction: str = "mean") -> None:
+        super().__init__()
+        self.full, self.eps, self.reduction = full, eps, reduction
+
+    def construct(self, mean: Any, target: Any, var: Any) -> Any:
+        """Return the loss of means and variances."""
+        return gaussian_nll_loss(mean, target, var, self.full, self.eps, self.reduction)
+
+
+class PoissonNLLLoss(nn.Cell):  # type: ignore[misc]
+    """torch.nn.PoissonNLLLoss."""
+
+    def __init__(
+        self,
+        log_input: bool = True,
+        full: bool = False,
+        eps: float = 1e-8,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        self.options = (log_input, full, eps, reduction)
+
+    def construct(self, rate: Any, target: Any) -> Any:
+        """Return the loss of rates, or of their logarithms."""
+        return poisson_nll_loss(rate, target, *self.options)
 
 
 class BCEWithLogitsLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

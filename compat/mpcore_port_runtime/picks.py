@@ -6,13 +6,14 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, mint, ops
 
 __all__ = [
     "bucketize",
     "kthvalue",
     "new_tensor",
     "nonzero",
+    "rot90",
     "scatter_add",
     "select",
     "unflatten",
@@ -24,6 +25,15 @@ def scatter_add(input: Any, dim: int, index: Any, src: Any) -> Any:  # torch's n
     """Return torch.scatter_add: ``src`` added at places along ``dim``, as far as ``index`` goes."""
     part = src[tuple(slice(0, n) for n in index.shape)]
     return ops.tensor_scatter_elements(input, index, part.astype(input.dtype), dim, "add")
+
+
+def rot90(input: Any, k: int = 1, dims: Any = (0, 1)) -> Any:
+    """Return torch.rot90: turned by quarters in the plane of two axes."""
+    first, second = dims
+    turns = k % 4
+    if turns in (1, 3):
+        return mint.flip(input, (second if turns == 1 else first,)).swapaxes(first, second)
+    return mint.flip(input, (first, second)) if turns else input.copy()
 
 
 def bucketize(input: Any, boundaries: Any, *, out_int32: bool = False, right: bool = False) -> Any:

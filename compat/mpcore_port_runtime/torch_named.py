@@ -9,7 +9,7 @@ from typing import Any
 
 from mindspore import bfloat16, float16, float32, float64, int32, int64, mint, ops
 
-from mpcore_port_runtime import functional, layers
+from mpcore_port_runtime import activations, functional, layers
 
 __all__ = [
     "bfloat16",
@@ -40,7 +40,7 @@ def relu(input: Any, inplace: bool = False) -> Any:  # torch's names, here and b
 
 def relu6(input: Any, inplace: bool = False) -> Any:
     """Return torch's relu6."""
-    return ops.relu6(input)
+    return activations.relu6(input)
 
 
 def elu(input: Any, alpha: float = 1.0, inplace: bool = False) -> Any:
@@ -72,7 +72,7 @@ def silu(input: Any, inplace: bool = False) -> Any:
 
 def leaky_relu(input: Any, negative_slope: float = 0.01, inplace: bool = False) -> Any:
     """Return torch's leaky_relu."""
-    return ops.leaky_relu(input, float(negative_slope))
+    return activations.leaky_relu(input, negative_slope)
 
 
 def sigmoid(input: Any) -> Any:

@@ -11,7 +11,7 @@ from typing import Any
 
 from mindspore import nn
 
-from mpcore_port_runtime import layers, norms
+from mpcore_port_runtime import activations, layers, norms
 from mpcore_port_runtime.functional import as_tuple
 from mpcore_port_runtime.refusal import only
 from mpcore_port_runtime.torch_nn_others import (
@@ -185,7 +185,7 @@ def ReLU(inplace: bool = False) -> Any:  # noqa: N802
 
 def ReLU6(inplace: bool = False) -> Any:  # noqa: N802
     """Return torch.nn.ReLU6."""
-    return nn.ReLU6()
+    return activations.ReLU6()
 
 
 def SiLU(inplace: bool = False) -> Any:  # noqa: N802
@@ -195,7 +195,7 @@ def SiLU(inplace: bool = False) -> Any:  # noqa: N802
 
 def Mish(inplace: bool = False) -> Any:  # noqa: N802
     """Return torch.nn.Mish."""
-    return nn.Mish()
+    return activations.Mish()
 
 
 def SELU(inplace: bool = False) -> Any:  # noqa: N802
@@ -205,7 +205,7 @@ def SELU(inplace: bool = False) -> Any:  # noqa: N802
 
 def Hardswish(inplace: bool = False) -> Any:  # noqa: N802
     """Return torch.nn.Hardswish."""
-    return nn.HSwish()
+    return activations.Hardswish()
 
 
 def Hardsigmoid(inplace: bool = False) -> Any:  # noqa: N802
@@ -215,7 +215,7 @@ def Hardsigmoid(inplace: bool = False) -> Any:  # noqa: N802
 
 def Hardtanh(min_val: float = -1.0, max_val: float = 1.0, inplace: bool = False) -> Any:  # noqa: N802
     """Return torch.nn.Hardtanh."""
-    return nn.Hardtanh(min_val, max_val)
+    return activations.Hardtanh(min_val, max_val)
 
 
 def GELU(approximate: str = "none") -> Any:  # noqa: N802
@@ -226,7 +226,7 @@ def GELU(approximate: str = "none") -> Any:  # noqa: N802
 
 def LeakyReLU(negative_slope: float = 0.01, inplace: bool = False) -> Any:  # noqa: N802
     """Return torch.nn.LeakyReLU."""
-    return nn.LeakyReLU(alpha=float(negative_slope))
+    return activations.LeakyReLU(negative_slope)
 
 
 def ELU(alpha: float = 1.0, inplace: bool = False) -> Any:  # noqa: N802

@@ -185,7 +185,7 @@ _PLACES = (
         "torchvision.transforms.RandomResizedCrop",
     ),
     (
-        re.compile(r"^torch\.distributions\.(?:categorical|normal)\.(\w+)$"),
+        re.compile(r"^torch\.distributions\.(?!Distribution\.)\w+\.(\w+)$"),
         r"torch.distributions.\1",
     ),
     (
