@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
 __all__ = [
+    "ChainDataset",
     "ConcatDataset",
     "DataLoader",
     "Dataset",
@@ -23,6 +25,7 @@ __all__ = [
     "Subset",
     "TensorDataset",
     "collate",
+    "get_worker_info",
     "random_split",
 ]
 
@@ -30,9 +33,17 @@ __all__ = [
 class Dataset:
     """Items by number: subclasses define ``__getitem__`` and ``__len__``."""
 
+    def __add__(self, other: Any) -> Any:
+        """Return both, one after the other."""
+        return ConcatDataset([self, other])
+
 
 class IterableDataset(Dataset):
     """Items one after the other: subclasses define ``__iter__``."""
+
+    def __add__(self, other: Any) -> Any:
+        """Return both, one after the other."""
+        return ChainDataset([self, other])
 
 
 class TensorDataset(Dataset):
@@ -56,8 +67,18 @@ class ConcatDataset(Dataset):
     def __init__(self, datasets: Sequence[Any]) -> None:
         self.datasets = list(datasets)
 
+    @property
+    def cumulative_sizes(self) -> list[int]:
+        """How many there are up to the end of each."""
+        return list(itertools.accumulate(len(dataset) for dataset in self.datasets))
+
     def __getitem__(self, index: int) -> Any:
-        """Return one item."""
+        """Return one item; from the end of all where it is negative."""
+        if index < 0:
+            if -index > len(self):
+                msg = "absolute value of index should not exceed dataset length"
+                raise ValueError(msg)
+            index += len(self)
         for dataset in self.datasets:
             if index < len(dataset):
                 return dataset[index]
@@ -67,6 +88,26 @@ class ConcatDataset(Dataset):
     def __len__(self) -> int:
         """Return how many there are in all."""
         return sum(len(dataset) for dataset in self.datasets)
+
+
+class ChainDataset(IterableDataset):
+    """Items of several iterable datasets, one dataset after the other."""
+
+    def __init__(self, datasets: Iterable[Any]) -> None:
+        self.datasets = datasets
+
+    def __iter__(self) -> Iterator[Any]:
+        """Give the items."""
+        for dataset in self.datasets:
+            yield from dataset
+
+    def __len__(self) -> int:
+        """Return how many there are in all."""
+        return sum(len(dataset) for dataset in self.datasets)
+
+
+def get_worker_info() -> None:
+    """Return None, as torch does in the process that trains: it loads the data."""
 
 
 class Subset(Dataset):

@@ -9,8 +9,10 @@ from typing import Any
 
 from mindspore.common.initializer import (
     Constant,
+    Dirac,
     HeNormal,
     HeUniform,
+    Identity,
     Normal,
     Orthogonal,
     TruncatedNormal,
@@ -22,6 +24,8 @@ from mpcore_port_runtime.modules import fill, fill_uniform
 
 __all__ = [
     "constant_",
+    "dirac_",
+    "eye_",
     "kaiming_normal_",
     "kaiming_uniform_",
     "normal_",
@@ -50,6 +54,16 @@ def zeros_(tensor: Any) -> Any:
 def ones_(tensor: Any) -> Any:
     """Give a Parameter ones."""
     return fill(tensor, Constant(1.0))
+
+
+def eye_(tensor: Any) -> Any:
+    """Give a Parameter of two axes ones along its diagonal, and zeros."""
+    return fill(tensor, Identity())
+
+
+def dirac_(tensor: Any, groups: int = 1) -> Any:
+    """Give the weight of a convolution what lets each group's channels pass as they are."""
+    return fill(tensor, Dirac(groups))
 
 
 def normal_(tensor: Any, mean: float = 0.0, std: float = 1.0, generator: Any = None) -> Any:

@@ -51,6 +51,8 @@ __all__ += [
 
 _NOT_RUN = "mint has no kernel for most layers on CPU: not run, not compared"
 _LOADER = "torch.utils.data.DataLoader"
+_WORKER = "torch.utils.data.get_worker_info"
+_OWN_WORKERS = "workers of MindSpore load whole batches, and are not numbered"
 _GENERATOR = (
     "GeneratorDataset's workers load the batches; without worker_init_fn; shuffling draws other "
     "random numbers"
@@ -129,6 +131,8 @@ def by_name(name: str, options: Options | None = None) -> Mapping | None:
         kept = tuple(argument for argument in row.drop if argument != "num_workers")
         to = "port.GeneratorLoader"
         return replace(row, to=to, drop=kept, positional=5, effect=_GENERATOR)
+    if options is not None and options.data == "generator" and name == _WORKER:
+        return Mapping(name, refuse_all=_OWN_WORKERS)
     for spelled in (name, _usual(name)):
         for file in FILES:
             found = table(file).get(spelled)

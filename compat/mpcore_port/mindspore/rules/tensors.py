@@ -296,7 +296,9 @@ class MethodRule(PortRule):
             if "scaler" in text:
                 return None
             keywords = {arg.keyword.value for arg in old.args if arg.keyword}
-            own = keywords - {"closure"} or isinstance(old.args[0].value, cst.BaseString)
+            no_closure = (cst.BaseString, cst.BaseNumber, cst.UnaryOperation)
+            own = keywords - {"closure"} or isinstance(old.args[0].value, no_closure)
+            own = own or len(old.args) > 1  # torch's step takes a closure and nothing else
             why = _OWN_STEP if own else "a closure is called several times a step"
             return new.with_changes(func=at.refuse(self, old.func, why))
         # What this file does not make may be an optimizer of any name: port.step asks it.
