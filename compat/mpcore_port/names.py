@@ -38,6 +38,7 @@ __all__ = [
     "code_of",
     "dotted",
     "expression",
+    "home",
     "in_front",
     "string_of",
     "target_names",
@@ -72,7 +73,24 @@ _HOMES = {
     for module in ("torch.autograd", "torch.autograd.grad_mode")
     for name in ("enable_grad", "inference_mode", "no_grad", "set_grad_enabled")
 }
-"""Names of torch by the module that defines them, and as torch has them itself."""
+_HOMES |= {
+    f"apex.{package}.{module}.{name}": f"apex.{package}.{name}"
+    for package, module, name in (
+        ("fp16_utils", "fp16_optimizer", "FP16_Optimizer"),
+        ("normalization", "fused_layer_norm", "FusedLayerNorm"),
+        ("optimizers", "fused_adam", "FusedAdam"),
+        ("optimizers", "fused_lamb", "FusedLAMB"),
+        ("optimizers", "fused_novograd", "FusedNovoGrad"),
+        ("optimizers", "fused_sgd", "FusedSGD"),
+        ("parallel", "distributed", "DistributedDataParallel"),
+    )
+}
+"""Names by the module that defines them, and as their package has them itself."""
+
+
+def home(name: str) -> str:
+    """Return a full name as its package has it: ``apex.optimizers.fused_adam.FusedAdam``."""
+    return _HOMES.get(name, name)
 
 
 class Names:
@@ -174,7 +192,7 @@ class Names:
         if known == "":
             self._known[node] = None  # x = x ends here
             known = self._qualify(node, 0)
-            self._known[node] = known = _HOMES.get(known, known) if known else known
+            self._known[node] = known = home(known) if known else known
         return known
 
     def _qualify(self, node: cst.CSTNode, depth: int) -> str | None:

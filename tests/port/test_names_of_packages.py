@@ -11,6 +11,7 @@ import pytest
 import torch
 
 import mpcore_port_runtime as port
+from mpcore_port.targets import load_target
 
 from .ports import beside, compare, loaded, ported
 
@@ -395,3 +396,25 @@ def test_names_of_python_are_pythons(tmp_path):
     assert found.status == "runs"
     made = loaded(found.text, tmp_path)["made"]
     assert made == ["mapping", "string", True, False, 3.0, float("inf")]
+
+
+OF_APEX = """import torch
+from apex import pyprof
+from apex.normalization.fused_layer_norm import FusedLayerNorm as LayerNorm
+from apex.optimizers.fused_adam import FusedAdam
+net = LayerNorm(8, eps=1e-12)
+optimizer = FusedAdam(net.parameters(), lr=0.1)
+"""
+
+
+@pytest.mark.parametrize("target", ["mindspore", "torch_npu"])
+def test_names_of_apex_by_the_modules_that_define_them_are_its_own(target: str) -> None:
+    found = ported(OF_APEX.replace("from apex import pyprof\n", ""), load_target(target))
+    assert not [one for one in found.edits if one.kind in ("refused", "unproven")]
+    assert "apex" not in "".join(one for one in found.text.splitlines() if "# mpcore" not in one)
+
+
+def test_a_profiler_of_apex_goes() -> None:
+    found = ported(OF_APEX + "pyprof.nvtx.init()\n")
+    assert [one.kind for one in found.edits if "pyprof.nvtx.init" in one.old] == ["changed"]
+    assert not [one for one in found.edits if one.kind == "refused"]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.messages import PackageMessages
-from mpcore_port.names import alias_text, code_of
+from mpcore_port.names import alias_text, code_of, home
 from mpcore_port.packages import imported
 from mpcore_port.rule import Rule
 from mpcore_port.torch_npu.apex_native import native_plan
@@ -108,7 +108,7 @@ class ApexImports(Rule):
         refused: list[tuple[str, str]] = []
         rows = {row["name"] for row in settings()["apex"] if row["name"] != "apex.amp"}
         for alias in small.names:
-            full = f"{module}.{alias.name.value}"
+            full = home(f"{module}.{alias.name.value}")
             text = alias_text(alias)
             if full == "apex.amp" and native_plan(at):
                 continue
