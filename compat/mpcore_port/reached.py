@@ -11,11 +11,14 @@ import ast
 import operator
 import warnings
 from functools import lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mpcore_port.command_line import option_name
 
-__all__ = ["Reached", "uses"]
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+__all__ = ["Reached", "imported_names", "uses"]
 
 _UNKNOWN = object()
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -42,8 +45,25 @@ def _parsed(text: str) -> ast.Module | None:
         return None
 
 
-def uses(text: str, line: int) -> list[tuple[int, int]] | None:
+def imported_names(code: str) -> frozenset[str]:
+    """Return the names that the import statements of some code bind."""
+    tree = _parsed(code)
+    found = [
+        node
+        for node in (ast.walk(tree) if tree else ())
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+    ]
+    return frozenset(_bound_by(found))
+
+
+def _bound_by(found: Sequence[ast.Import | ast.ImportFrom]) -> set[str]:
+    return {(a.asname or a.name.partition(".")[0]) for node in found for a in node.names}
+
+
+def uses(text: str, line: int, kept: frozenset[str] = frozenset()) -> list[tuple[int, int]] | None:
     """Return where the names are read that an import in ``line`` binds; None: it is no import.
+
+    ``kept`` are names among them that it brings as before.
 
     A star binds what nobody knows, and is none: what stands for it raises where it stands.
     """
@@ -55,9 +75,10 @@ def uses(text: str, line: int) -> list[tuple[int, int]] | None:
     ]
     if not found or tree is None:
         return None
-    bound = {(a.asname or a.name.partition(".")[0]) for node in found for a in node.names}
+    bound = _bound_by(found)
     if "*" in bound:
         return None
+    bound -= kept
     return [
         (node.lineno, node.col_offset)
         for node in ast.walk(tree)

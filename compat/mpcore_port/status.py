@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from mpcore_port.reached import Reached, uses
+from mpcore_port.reached import Reached, imported_names, uses
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Sequence
+    from collections.abc import Collection, Mapping, Sequence
 
     from mpcore_port.rule import Edit
     from mpcore_port.source import Source
@@ -56,7 +56,7 @@ def status_of(source: Source, edits: Sequence[Edit], failures: Sequence[str] = (
         return Status("does not run", "stops", (), unproven)
     named = [edit for edit in edits if edit.rule not in _OF_RESULTS]
     mapped = {(edit.line, edit.column) for edit in named if edit.kind in ("exact", "changed")}
-    stops, sure = _stops(source, refused, mapped)
+    stops, sure = _stops(source, refused, mapped, _kept(edits))
     if not stops:
         text = f"runs, {_count(len(unproven))} unproven" if unproven else "runs"
         return Status(text, "unproven" if unproven else "runs", (), unproven)
@@ -74,12 +74,25 @@ def _count(lines: int) -> str:
     return "1 line" if lines == 1 else f"{lines} lines"
 
 
+def _kept(edits: Sequence[Edit]) -> dict[int, frozenset[str]]:
+    """Return, by line, names of imports that stay where others of the same line are refused."""
+    kept: dict[int, frozenset[str]] = {}
+    for edit in edits:
+        if edit.rule == "import" and edit.kind != "refused":
+            kept[edit.line] = kept.get(edit.line, frozenset()) | imported_names(edit.new)
+    return kept
+
+
 def _stops(
-    source: Source, refused: Sequence[Edit], mapped: Collection[tuple[int, int]]
+    source: Source,
+    refused: Sequence[Edit],
+    mapped: Collection[tuple[int, int]],
+    kept: Mapping[int, frozenset[str]],
 ) -> tuple[tuple[int, ...], bool]:
     """Return the lines that raise, and whether a plain run surely reaches one of them.
 
     ``mapped`` are places that were translated: names of a refused import that have an equal.
+    ``kept`` are names that its line brings as before.
     """
     if not refused:
         return (), False
@@ -87,7 +100,7 @@ def _stops(
     lines: set[int] = set()
     sure = False
     for edit in refused:
-        places = uses(source.text, edit.line)
+        places = uses(source.text, edit.line, kept.get(edit.line, frozenset()))
         if not places:  # no import, or one that nothing in this file uses
             lines.add(edit.line)
             sure |= places is None and reached.surely(edit.line, edit.column)

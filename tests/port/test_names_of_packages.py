@@ -331,6 +331,46 @@ def test_packages_without_tensors_stay(name):
     assert found.status == "runs"
 
 
+WORDS = """import torch
+from transformers import AutoModel, AutoTokenizer, HfArgumentParser as Parser, set_seed
+from transformers.utils import logging
+logger = logging.get_logger("train")
+set_seed(3)
+tokenizer = AutoTokenizer.from_pretrained("words")
+ids = torch.tensor(tokenizer("a b")["input_ids"])
+def network():
+    return AutoModel.from_pretrained("words")
+"""
+
+
+def test_tokenizers_and_settings_of_transformers_stay():
+    found = ported(WORDS)
+    assert "from transformers import AutoTokenizer, HfArgumentParser as Parser" in found.text
+    assert found.said.stops == (9,)
+    assert found.said.kind == "unless"
+    assert {2, 3} <= set(found.said.unproven)
+    assert "set_seed(3)" in found.text
+
+
+@pytest.mark.parametrize("asked", ['return_tensors="pt"', "return_tensors=TensorType.PYTORCH"])
+def test_tensors_that_a_tokenizer_makes_are_refused(asked):
+    text = f"import torch\ndef go(tokenizer, words):\n    return tokenizer(words, {asked})\n"
+    assert ported(text).said.stops == (3,)
+    plain = ported(text.replace(asked, 'return_tensors="np"'))
+    assert not any(edit.kind == "refused" for edit in plain.edits)
+
+
+@pytest.mark.parametrize("name", ["AutoModel", "BertForMaskedLM", "Trainer", "BitsAndBytesConfig"])
+def test_what_holds_tensors_of_transformers_is_refused(name):
+    text = f"import torch\nfrom transformers import AutoTokenizer, {name}\nmade = {name}(3)\n"
+    assert ported(text).status == "does not run"
+
+
+def test_what_else_a_line_imports_runs():
+    found = ported("import torch\nimport os, timm\ncwd = os.getcwd()\n")
+    assert found.said.kind != "stops"
+
+
 def test_a_refused_package_has_a_way_out():
     found = ported("import torch\nfrom timm.models import create_model\nnet = create_model('a')\n")
     assert "the package mindcv has its usual networks" in found.text

@@ -64,6 +64,7 @@ from mpcore_port.mindspore.rules.training import TrainingRule
 from mpcore_port.mindspore.rules.wanted import WantedRule
 from mpcore_port.mindspore.rules.watching import WatchingRule
 from mpcore_port.mindspore.rules.whole import WholeRule
+from mpcore_port.mindspore.rules.words import WordsRule
 from mpcore_port.mindspore.rules.wrappers import WrapperRule
 from mpcore_port.mindspore.tables import FILES, table
 from mpcore_port.targets import Target
@@ -138,6 +139,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             PythonRule(),
             WatchingRule(),
             WordRule(),
+            WordsRule(),
         ],
         [ReleasedRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],
         [LayerInPlaceRule(), PenaltyRule(), RaisingRule(), SharedRule()],

@@ -37,6 +37,7 @@ from mpcore_port.mindspore.rules.place import (
 )
 from mpcore_port.mindspore.rules.saved import listed, weights_alone
 from mpcore_port.mindspore.rules.scripted import EXPORTED, is_exported
+from mpcore_port.mindspore.rules.words import holds_no_tensor
 from mpcore_port.names import code_of, expression
 from mpcore_port.packages import imported, package_of
 
@@ -663,6 +664,10 @@ class StatementRule(PortRule):
         return new.with_changes(body=[made])
 
 
+_NOT_OF_TENSORS = (
+    "words, settings and arguments of transformers hold no tensor, unless return_tensors asks for "
+    "some; not run here"
+)
 _TRANSFORMS, _STARRED = "torchvision.transforms", "transforms"
 _OTHERS_LACK = "the usual transforms are there, no others"
 
@@ -679,8 +684,11 @@ class ImportRule(PortRule):
         """Replace the first import of torch, remove the others, refuse its relatives."""
         if len(old.body) != 1 or not isinstance(old.body[0], (cst.Import, cst.ImportFrom)):
             return None
-        worlds = [_world(name, at) for name in imported(old.body[0])]
+        names = imported(old.body[0])
+        worlds = [_world(name, at) for name in names]
         if not any(worlds):
+            if any(map(holds_no_tensor, names)):
+                at.unproven(self, old.body[0], _NOT_OF_TENSORS)
             return None
         if len(set(worlds)) > 1:
             return self._split(old, new, at)
@@ -718,7 +726,10 @@ class ImportRule(PortRule):
         if kept:
             kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             lines.append(new.with_changes(body=[new.body[0].with_changes(names=kept)]))
-            at.note(self, old.body[0], lines[0].body[0])
+            if any(map(holds_no_tensor, names)):
+                at.unproven(self, old.body[0], _NOT_OF_TENSORS, lines[0].body[0])
+            else:
+                at.note(self, old.body[0], lines[0].body[0])
         strange = [alias for alias, world in worlds.items() if world == "foreign"]
         if strange:
             strange[-1] = strange[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
@@ -757,7 +768,7 @@ class ImportRule(PortRule):
 def _world(name: str, at: At) -> str:
     """Return "mapped" for what rules know, "foreign" for what is built on torch, else ""."""
     root = name.partition(".")[0]
-    if root in at.project.modules or root in at.project.beside:
+    if root in at.project.modules or root in at.project.beside or holds_no_tensor(name):
         return ""
     if root in _ROOTS_MAPPED or by_name(name) is not None:
         return "mapped"
