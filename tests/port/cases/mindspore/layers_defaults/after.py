@@ -13,7 +13,7 @@ class Head(nn.Cell):
         self.fc = nn.Dense(width, classes, has_bias=False)
         self.table = port.Embedding(10, width, padding_idx=0, embedding_table=Normal(1.0))
         self.pool = nn.MaxPool2d(2, stride=2)
-        self.leaky = nn.LeakyReLU(alpha=0.01)
+        self.leaky = port.LeakyReLU()
         self.loss = nn.SmoothL1Loss(reduction='mean')
 
     def construct(self, x):
