@@ -88,7 +88,7 @@ _WRAPPED = {
     "get_submodule": "port.get_submodule",
 }
 _OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_"}
-_OF_NETWORKS |= {"flatten_parameters"}
+_OF_NETWORKS |= {"bfloat16", "cpu", "double", "flatten_parameters", "float", "half", "share_memory"}
 _LACKING = {
     *("get_parameter", "register_full_backward_hook", "reset_parameters"),
     *("register_full_backward_pre_hook", "reset_running_stats", "set_submodule", "share_memory"),
