@@ -458,3 +458,15 @@ def test_a_profiler_of_apex_goes() -> None:
     found = ported(OF_APEX + "pyprof.nvtx.init()\n")
     assert [one.kind for one in found.edits if "pyprof.nvtx.init" in one.old] == ["changed"]
     assert not [one for one in found.edits if one.kind == "refused"]
+
+
+MOVED = """import torch
+from absent_nets import Net
+made = [Net(3).cpu(), Net(3).float(), Net(3).cpu().float().eval()]
+"""
+
+
+def test_what_moves_a_network_of_another_file_goes() -> None:
+    assert "made = [Net(3), Net(3), Net(3).set_train(False)]" in ported(MOVED).text
+    refused = ported(MOVED.replace("Net(3).float()", "Net(3).double()")).edits
+    assert [one.old for one in refused if one.kind == "refused"] == ["Net(3).double"]

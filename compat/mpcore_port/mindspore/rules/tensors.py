@@ -305,7 +305,8 @@ class MethodRule(PortRule):
         return self._wrap(old, new, at, "port.step")
 
     def _half(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        if not is_module(at, old.func.value):  # type: ignore[attr-defined]
+        holder = old.func.value  # type: ignore[attr-defined]
+        if not is_module(at, holder) and not _is_of_class(holder, at):
             return self._of_unknown(old, new, at) if _is_made_half(old, at) else None
         if _is_undone(old, at):
             return self._rounded(old, new, at)
@@ -365,9 +366,11 @@ class MethodRule(PortRule):
         holder = old.func.value  # type: ignore[attr-defined]
         if is_module(at, holder):
             return self._cuda(old, new, at)
-        if not _becomes_network(old, at):
+        of_class = _is_of_class(holder, at)
+        if not (of_class or _becomes_network(old, at)):
             return None
-        at.unproven(self, old, "taken for a network by the name that it gets", new.func.value)  # type: ignore[attr-defined]
+        by = "class that makes it" if of_class else "name that it gets"
+        at.unproven(self, old, f"taken for a network by the {by}", new.func.value)  # type: ignore[attr-defined]
         return new.func.value  # type: ignore[attr-defined]
 
     def _to(self, old: cst.Call, new: cst.Call, at: At) -> Any:
@@ -459,6 +462,17 @@ _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
     "new", "repeat", "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
 }  # fmt: skip
+
+
+def _is_of_class(node: Any, at: At) -> bool:
+    """Return whether this is ``Net(3)``, of a class of another file that nobody looked at."""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value not in ("cpu", "cuda", "eval", "float", "to", "train"):
+            break
+        node = node.func.value
+    if not isinstance(node, cst.Call) or not may_be_network(at, node):
+        return False
+    return (at.names.called(node) or "").rpartition(".")[2][:1].isupper()
 
 
 _HALF = (
