@@ -1,9 +1,16 @@
-"""Numbers and arrays of numpy between a tensor's brackets, as torch's tensors take them."""
+"""What stands between a tensor's brackets, as torch's tensors take it.
+
+Numbers and arrays of numpy are taken as Python's. A number beside a tensor takes its axis away
+first, wherever it stands: ``x[1, :, places]`` is ``x[1][:, places]``. MindSpore has numpy's way, in
+which it is a place, too, and the axes of places that stand apart come first.
+Source: torch/csrc/autograd/python_variable_indexing.cpp (applySlicing), torch 2.9.
+"""
 
 from __future__ import annotations
 
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 
@@ -31,11 +38,60 @@ def _of_python(place: Any) -> Any:
 
 
 def _getitem(self: Any, place: Any) -> Any:
-    return _OF_TENSORS[0](self, place if type(place) is int else _of_python(place))
+    if type(place) is int:
+        return _OF_TENSORS[0](self, place)
+    place = _of_python(place)
+    if type(place) is tuple and (parts := _in_turn(place, self.ndim)):
+        return _OF_TENSORS[0](_OF_TENSORS[0](self, parts[0]), parts[1])
+    return _OF_TENSORS[0](self, place)
 
 
 def _setitem(self: Any, place: Any, value: Any) -> None:
-    _OF_TENSORS[1](self, place if type(place) is int else _of_python(place), value)
+    if type(place) is int:
+        _OF_TENSORS[1](self, place, value)
+        return
+    place = _of_python(place)
+    if type(place) is tuple and (parts := _in_turn(place, self.ndim)):
+        part = _OF_TENSORS[0](self, parts[0]).copy()
+        _OF_TENSORS[1](part, parts[1], value)
+        place, value = parts[0], part
+    _OF_TENSORS[1](self, place, value)
+
+
+def _in_turn(place: tuple[Any, ...], axes: int) -> tuple[Any, Any] | None:
+    """Return places to take one after the other: numbers and slices, then tensors and lists.
+
+    None where one look does the same: of one kind alone, or where they stand side by side.
+    """
+    found = [n for n, one in enumerate(place) if isinstance(one, (int, Tensor, list))]
+    found = [n for n in found if not isinstance(place[n], bool)]
+    numbers = [n for n in found if isinstance(place[n], int)]
+    if len(numbers) in (0, len(found)) or found[-1] - found[0] == len(found) - 1:
+        return None
+    first: list[Any] = []
+    second: list[Any] = []
+    taken = sum(_axes_of(one) for one in place)
+    for one in place:
+        if isinstance(one, int) and not isinstance(one, bool):
+            first.append(one)
+        elif isinstance(one, (Tensor, list)):
+            first += [slice(None)] * _axes_of(one)
+            second.append(one)
+        elif one is Ellipsis:
+            first.append(one)
+            second += [slice(None)] * (axes - taken)
+        else:
+            first.append(one)
+            second.append(slice(None))
+    return tuple(first), tuple(second)
+
+
+def _axes_of(one: Any) -> int:
+    """Return how many axes of a tensor a place takes: one of truths has its own number."""
+    if one is None or one is Ellipsis:
+        return 0
+    is_mask = isinstance(one, Tensor) and one.dtype == ms.bool_
+    return int(one.ndim) if is_mask else 1
 
 
 Tensor.__getitem__ = _getitem

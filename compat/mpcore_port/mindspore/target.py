@@ -15,6 +15,7 @@ from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
 from mpcore_port.mindspore.rules.aliases import AliasRule
 from mpcore_port.mindspore.rules.annotated import AnnotatedRule
 from mpcore_port.mindspore.rules.annotation_names import AnnotationRule
+from mpcore_port.mindspore.rules.apart import ApartRule
 from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
 from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.bound_amp import BoundAmpRule
@@ -113,6 +114,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         AcceleratorRule(),
         AliasRule(),
         AloneRule(),
+        ApartRule(),
         BehindRule(),
         ClassNameRule(),
         EmptyRule(),

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
+from mpcore_port.mindspore.rules.apart import stand_apart
 from mpcore_port.mindspore.rules.native import runtime_name
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.names import code_of, dotted, string_of
@@ -68,7 +69,13 @@ def _without_runtime(body: list[Any], at: At) -> list[Any]:
     lines = [one for one in body if _is_import(one) and code_of(one) == line]
     if not lines or any(re.search(rf"\b{name}\.", raw(one) or code_of(one)) for one in body):
         return body
+    if any(stand_apart(one, at) for one in at.names.by_type[cst.Subscript]):
+        held = cst.TrailingWhitespace(cst.SimpleWhitespace("  "), cst.Comment(_FOR_PLACES))
+        return [one.with_changes(trailing_whitespace=held) if one in lines else one for one in body]
     return [one for one in body if not any(one is other for other in lines)]
+
+
+_FOR_PLACES = "# noqa: F401  # with it tensors take places as torch's do"
 
 
 def _is_import(line: Any) -> bool:
