@@ -1122,9 +1122,11 @@ def _parts(root: Any) -> list[_Part]:
     """Return the places of a scope, in order; nested functions and classes included."""
     found: list[_Part] = []
     stack: list[int] = []
+    own: list[set[str]] = [set()]  # of the nested functions around a place
 
     def add(names: Iterable[str], made: Iterable[str] = ()) -> None:
-        found.append(_Part(frozenset(stack), frozenset(names), tuple(made)))
+        outer = (name for name in made if name not in own[-1])
+        found.append(_Part(frozenset(stack), frozenset(names) - own[-1], tuple(outer)))
 
     class _Walk(Walker):
         def on_visit(self, node: cst.CSTNode) -> bool:
@@ -1141,14 +1143,25 @@ def _parts(root: Any) -> list[_Part]:
                 add((), target_names(node.target))
             if isinstance(node, (cst.FunctionDef, cst.ClassDef)) and node is not root:
                 add(read(node))
+            if isinstance(node, cst.FunctionDef) and node is not root:
+                own.append(own[-1] | (_own_names(node) - _of_outer(node)))
             return True
 
         def on_leave(self, node: cst.CSTNode) -> None:
+            if isinstance(node, cst.FunctionDef) and node is not root:
+                own.pop()
             if isinstance(node, cst.BaseStatement):
                 stack.pop()
 
     _Walk().walk(root)
     return found
+
+
+def _of_outer(function: cst.FunctionDef) -> set[str]:
+    """Return the names that a function says are of the scope around it, or the module's."""
+    kinds = (cst.Nonlocal, cst.Global)
+    said = [one for one in below(function.body) if isinstance(one, kinds)]
+    return {item.name.value for one in said for item in one.names}
 
 
 def _outside(parts: list[_Part], skipped: set[int]) -> _Outside:
