@@ -10,8 +10,10 @@ import pytest
 import torch
 
 import mpcore_port_runtime  # noqa: F401  # MindSpore's tensors are asked as torch's from here on
+from mpcore_port.engine import port_text
+from mpcore_port.targets import Options
 
-from .ports import beside, ported
+from .ports import TARGET, beside, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -65,5 +67,7 @@ def test_gradients_go_through_such_places(tmp_path: Path) -> None:
 def test_the_runtime_is_imported_where_places_may_stand_apart() -> None:
     head = "import torch\ndef f(x, i, t):\n"
     assert "mpcore_port_runtime" in ported(f"{head}    return x[i, :, t]\n").text
+    compiled = port_text(f"{head}    return x[i, :, t]\n", TARGET, Options(jit=True))
+    assert [one.line for one in compiled.edits if one.kind == "unproven"] == [3]
     loop = "    return [x[:, 0, :, n] for n in range(3)]\n"
     assert "mpcore_port_runtime" not in ported(head + loop).text

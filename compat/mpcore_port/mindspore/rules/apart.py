@@ -35,7 +35,10 @@ class ApartRule(PortRule):
             at.unproven(self, old, self.reason)
             return None
         need(at, "port")
-        at.note(self, old, new, reason=_TAKEN)
+        if at.options.jit:
+            at.unproven(self, old, _COMPILED, new)
+        else:
+            at.note(self, old, new, reason=_TAKEN)
         return new
 
 
@@ -50,6 +53,9 @@ def stand_apart(node: cst.Subscript, at: At) -> bool:
     return at.values.kind(node.value) != "neutral"
 
 
+_COMPILED = (
+    "a number beside a tensor, apart from it: a compiled function puts the tensor's axes first"
+)
 _TAKEN = "the runtime's tensors take a number's axis away first, as torch's"
 
 
