@@ -2,9 +2,17 @@
 
 from __future__ import annotations
 
+from typing import TYPE_CHECKING
+
 import pytest
 
-from .ports import beside
+from mpcore_port.engine import port_text
+from mpcore_port.targets import Options
+
+from .ports import TARGET, beside, compare
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 POINTS = (
     "[0.0, -0.0, 1.0, -2.0, 6.0, 3.0, -3.0, 7.0]",
@@ -78,3 +86,24 @@ made = [out.detach(), net.w.grad]
 def test_slopes_are_torchs_where_curves_bend(tmp_path, code, points):
     found = beside(SCRIPT.replace("POINTS", points).replace("CODE", code), tmp_path)
     assert found.said.kind != "stops"
+
+
+PLAIN = """import torch
+import torch.nn.functional as F
+from torch import nn
+net = nn.Sequential(nn.LeakyReLU(0.2), nn.LeakyReLU(), nn.LeakyReLU(negative_slope=0.3), nn.ReLU6())
+more = nn.Sequential(nn.Hardtanh(-2.0, 2.0), nn.Hardswish(), nn.Mish(), nn.LogSigmoid())
+def shown(x):
+    made = F.leaky_relu(x, 0.2) + F.leaky_relu(x) + F.leaky_relu(x, negative_slope=0.3)
+    return made + F.relu6(x) + F.hardswish(x) + F.hardtanh(x) + F.mish(x) + F.logsigmoid(x)
+x = torch.tensor([-5.0, -1.5, -0.3, 0.4, 2.5, 7.0])
+made = [shown(x), net(x), more(x)]
+"""
+
+
+def test_plain_ports_have_mindspores_own_and_say_so(tmp_path: Path) -> None:
+    found = port_text(PLAIN, TARGET, Options(plain=True))
+    assert "mpcore" not in found.text
+    compare(PLAIN, found.text, tmp_path)
+    said = [one.effect for one in found.edits if one.kind == "changed"]
+    assert any("slopes" in effect for effect in said)

@@ -16,6 +16,7 @@ from mpcore_port.mindspore.rules.floats import with_floats
 from mpcore_port.mindspore.rules.leaving import leaves
 from mpcore_port.mindspore.rules.place import FULL_GRAPH, PortRule, by_name, is_next, need
 from mpcore_port.names import code_of, dotted
+from mpcore_port.scan import arguments
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -120,6 +121,34 @@ def _is_of_one(value: cst.BaseExpression, at: At) -> bool:
 _PARAMETERS = re.compile(r"\b(parameters|trainable_params)\(|\+|\bchain\(")
 
 
+_BENT_LAYERS = {
+    **{name: f"nn.{name}" for name in ("Hardtanh", "LeakyReLU", "LogSigmoid", "Mish", "ReLU6")},
+    "Hardswish": "nn.HSwish",
+    **{name: f"ops.{name}" for name in ("hardswish", "hardtanh", "leaky_relu", "logsigmoid")},
+    **{name: f"ops.{name}" for name in ("mish", "relu6")},
+}
+_BENT = "MindSpore's own, which needs nothing else"
+_SLOPES = (
+    "other slopes than torch's at the points where they bend; mish above 88 and logsigmoid below "
+    "-88 are no numbers"
+)
+
+
+def _bent(name: str, new: cst.Call, at: At) -> cst.Call | None:
+    """Return an activation of MindSpore's, whose slopes at its bends are not torch's."""
+    to = _BENT_LAYERS.get(name)
+    if to is None or any(arg.star for arg in new.args):
+        return None
+    module, _, last = to.partition(".")
+    args = list(new.args)
+    if name in ("LeakyReLU", "leaky_relu"):
+        place = int(name == "leaky_relu")
+        known = arguments(new, ("input", "negative_slope")[1 - place :])
+        slope = cst.Arg(known.get("negative_slope", cst.Float("0.01")))
+        args = [*(one.with_changes(comma=cst.MaybeSentinel.DEFAULT) for one in args[:place]), slope]
+    return new.with_changes(func=cst.parse_expression(f"{need(at, module)}.{last}"), args=args)
+
+
 class NativeRule(PortRule):
     """A call of the runtime of ports becomes MindSpore's own where that does the same."""
 
@@ -143,6 +172,10 @@ class NativeRule(PortRule):
             return None
         if name in at.once(_asked_for):
             return None
+        bent = at.options.plain and _bent(name.partition(".")[2], new, at)
+        if bent:
+            at.note(self, old, bent, "changed", _BENT, _SLOPES)
+            return bent
         made = self._made(name.partition(".")[2], old, new, at)
         if made is None:
             return None
