@@ -44,6 +44,7 @@ from mpcore_port_runtime.norms import *  # noqa: F403
 from mpcore_port_runtime.optimizers import *  # noqa: F403
 from mpcore_port_runtime.own_optimizers import *  # noqa: F403
 from mpcore_port_runtime.packed import *  # noqa: F403
+from mpcore_port_runtime.padding import *  # noqa: F403
 from mpcore_port_runtime.parameter_list import *  # noqa: F403
 from mpcore_port_runtime.picks import *  # noqa: F403
 from mpcore_port_runtime.profiling import *  # noqa: F403
@@ -63,5 +64,5 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 16
+VERSION = 17
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

@@ -137,6 +137,11 @@ _CONV = {
     "padding": ["1", "2", "'same'", "'valid'"],
     "dilation": ["2"],
 }
+_PADS = {
+    1: ["1", "(2, 0)", "(-1, 2)"],
+    2: ["1", "(1, 2, 0, 1)", "(-2, 1, 0, -1)"],
+    3: ["1", "(1, 2, 0, 1, 2, 1)", "(1, -2, 0, 1, -1, 0)"],
+}
 _INSTANCES = {
     "num_features": ["4"],
     "momentum": ["0.3"],
@@ -399,8 +404,8 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "enable_gqa": ["False"],
     },
     "torch.nn.functional.pad": {
-        "input": ["im"],
-        "pad": ["(1, 2)", "(1, 0, 2, 1)", "[1, 1]"],
+        "input": ["seq", "im"],
+        "pad": ["(1, 2)", "(1, 0, 2, 1)", "[1, 1]", "(1, -2, 0, 2)", "[-1, -1]"],
         "mode": ["'reflect'", "'replicate'", "'circular'", "'constant'"],
         "value": ["1.5", "2"],
     },
@@ -608,9 +613,15 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.AvgPool1d": _POOL
     | {"kernel_size": ["2", "3"], "stride": ["1", "3"], "padding": ["1"]},
     "torch.nn.AvgPool2d": _POOL,
-    "torch.nn.ZeroPad2d": {"padding": ["1", "(1, 2, 0, 1)"]},
-    "torch.nn.ReflectionPad2d": {"padding": ["1", "(1, 2, 0, 1)"]},
-    "torch.nn.ConstantPad2d": {"padding": ["1", "(1, 2, 0, 1)"], "value": ["1.5", "2"]},
+    **{
+        f"torch.nn.{kind}Pad{axes}d": {"padding": _PADS[axes][: 2 if kind == "Circular" else 3]}
+        for kind in ("Zero", "Reflection", "Replication", "Circular")
+        for axes in (1, 2, 3)
+    },
+    **{
+        f"torch.nn.ConstantPad{axes}d": {"padding": _PADS[axes], "value": ["1.5", "2"]}
+        for axes in (1, 2, 3)
+    },
     "torch.nn.Unflatten": {"dim": ["1"], "unflattened_size": ["(2, 2)"]},
     "torch.nn.Upsample": {
         "size": ["(5, 7)", "6"],
@@ -1011,8 +1022,12 @@ LAYER_INPUTS = {
     "torch.nn.InstanceNorm3d": ["vol"],
     "torch.nn.LayerNorm": ["fe"], "torch.nn.GroupNorm": ["im"], "torch.nn.Dropout": ["big1"],
     "torch.nn.Dropout2d": ["bim"], "torch.nn.MaxPool1d": ["seq"], "torch.nn.MaxPool2d": ["im"],
-    "torch.nn.AvgPool1d": ["seq"], "torch.nn.AvgPool2d": ["im"], "torch.nn.ZeroPad2d": ["im"],
-    "torch.nn.ReflectionPad2d": ["im"], "torch.nn.ConstantPad2d": ["im"],
+    "torch.nn.AvgPool1d": ["seq"], "torch.nn.AvgPool2d": ["im"],
+    **{
+        f"torch.nn.{kind}Pad{axes}d": [given]
+        for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")
+        for axes, given in ((1, "seq"), (2, "im"), (3, "vol"))
+    },
     "torch.nn.Unflatten": ["im"],
     "torch.nn.Upsample": ["im"], "torch.nn.Embedding": ["i"], "torch.nn.GLU": ["ev"],
     "torch.nn.Sequential": ["fe"], "torch.nn.LSTM": ["fe"], "torch.nn.GRU": ["fe"],

@@ -14,6 +14,7 @@ import libcst as cst
 from mpcore_port.children import below
 from mpcore_port.mindspore.rules.floats import with_floats
 from mpcore_port.mindspore.rules.leaving import leaves
+from mpcore_port.mindspore.rules.native_padding import UNSEEN, is_padding, native_padding
 from mpcore_port.mindspore.rules.place import FULL_GRAPH, PortRule, by_name, is_next, need
 from mpcore_port.names import code_of, dotted
 from mpcore_port.scan import arguments
@@ -176,13 +177,25 @@ class NativeRule(PortRule):
         if bent:
             at.note(self, old, bent, "changed", _BENT, _SLOPES)
             return bent
-        made = self._made(name.partition(".")[2], old, new, at)
+        last = name.partition(".")[2]
+        if is_padding(last):
+            return self._padded(last, old, new, at)
+        made = self._made(last, old, new, at)
         if made is None:
             return None
         if isinstance(made, str):
             made = new.with_changes(func=cst.parse_expression(made))
-        effect = _EFFECTS.get(name.partition(".")[2], "")
+        effect = _EFFECTS.get(last, "")
         at.note(self, old, made, "changed" if effect else "exact", "", effect)
+        return made
+
+    def _padded(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Pad by MindSpore's own where no size is below zero, or where nothing else is wanted."""
+        found = native_padding(name, new, at)
+        if found is None or not (found[1] or at.options.plain):
+            return None
+        made, seen = found
+        at.note(self, old, made, "exact" if seen else "unproven", "" if seen else UNSEEN)
         return made
 
     def _filled(self, name: str, new: cst.Call, at: At) -> Any:
