@@ -20,7 +20,7 @@ from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimize
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mpcore_port.mindspore.rules.plan import Sink
+    from mpcore_port.mindspore.rules.planned import Sink
     from mpcore_port.rule import At
 
 __all__ = ["UNCHANGED", "Acts", "is_scaler", "negated"]

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mpcore_port.mindspore.loop.description import Block
-    from mpcore_port.mindspore.rules.plan import Sink
+    from mpcore_port.mindspore.rules.planned import Sink
     from mpcore_port.rule import At
 
 __all__ = ["fixed_names", "forward_of", "in_order", "made_in"]

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mpcore_port.mindspore.loop.description import Act
-    from mpcore_port.mindspore.rules.plan import Sink
+    from mpcore_port.mindspore.rules.planned import Sink
     from mpcore_port.rule import At
 
 __all__ = ["Handed", "handed_to", "without_text"]

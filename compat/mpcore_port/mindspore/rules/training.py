@@ -18,14 +18,16 @@ from mpcore_port.mindspore.rules.accelerated import accelerated
 from mpcore_port.mindspore.rules.divided import division
 from mpcore_port.mindspore.rules.inputs import gradient_call, has_unused
 from mpcore_port.mindspore.rules.place import PortRule, need
-from mpcore_port.mindspore.rules.plan import Plan, only, plans_of, trains_nothing
+from mpcore_port.mindspore.rules.plan import plans_of, trains_nothing
 from mpcore_port.mindspore.rules.released import asked_names
+from mpcore_port.mindspore.rules.shared_names import only
 from mpcore_port.names import code_of
 from mpcore_port.scan import arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from mpcore_port.mindspore.rules.planned import Plan
     from mpcore_port.rule import At
 
 __all__ = ["TrainingRule"]
