@@ -11,7 +11,7 @@ import libcst as cst
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.description import Act, NotPlain, Region
 from mpcore_port.mindspore.loop.handed import handed_to, without_text
-from mpcore_port.mindspore.rules.flow import assigned, read
+from mpcore_port.mindspore.rules.names_in import assigned, read
 from mpcore_port.mindspore.rules.place import has_unknown_base
 from mpcore_port.names import code_of, dotted
 from mpcore_port.packages import of_another_file

@@ -9,16 +9,9 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.description import Forward, Line, NotPlain, Region
-from mpcore_port.mindspore.rules.flow import (
-    assigned,
-    assigned_first,
-    jumps,
-    networks_given,
-    parameters_read,
-    read,
-    read_first,
-    slice_of,
-)
+from mpcore_port.mindspore.rules.flow import slice_of
+from mpcore_port.mindspore.rules.names_in import assigned, assigned_first, jumps, read, read_first
+from mpcore_port.mindspore.rules.networks_in import networks_given, parameters_read
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.stale import stale
 from mpcore_port.names import code_of, dotted

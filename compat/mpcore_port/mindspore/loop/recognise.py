@@ -16,23 +16,25 @@ from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
 from mpcore_port.mindspore.rules.between import disturbed
-from mpcore_port.mindspore.rules.flow import (
-    assigned,
-    assigned_first,
+from mpcore_port.mindspore.rules.carried import (
     carrying,
     constant,
-    jumps,
     needed_again,
-    needs,
-    parameters_read,
     plain_values,
-    read,
-    set_parts,
-    surely_made,
     values_alone,
     weights_run,
 )
 from mpcore_port.mindspore.rules.lasting import lasts
+from mpcore_port.mindspore.rules.names_in import (
+    assigned,
+    assigned_first,
+    jumps,
+    needs,
+    read,
+    set_parts,
+    surely_made,
+)
+from mpcore_port.mindspore.rules.networks_in import parameters_read
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.touching import may_touch
 from mpcore_port.mindspore.rules.twice import keeps_nothing

@@ -13,8 +13,8 @@ import libcst as cst
 
 from mpcore_port.children import Walker
 from mpcore_port.fixpoint import LeastFixpoint
-from mpcore_port.mindspore.rules.flow import assigned, surely_made
 from mpcore_port.mindspore.rules.imported_networks import runs_imported
+from mpcore_port.mindspore.rules.names_in import assigned, surely_made
 from mpcore_port.mindspore.rules.own_passes import called, gives_values, trains
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted

@@ -12,7 +12,8 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.rules.afar import Graded
-from mpcore_port.mindspore.rules.flow import parameters_read, read
+from mpcore_port.mindspore.rules.names_in import read
+from mpcore_port.mindspore.rules.networks_in import parameters_read
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.rules.afar import Graded, is_without, records
-from mpcore_port.mindspore.rules.flow import read
 from mpcore_port.mindspore.rules.kept_names import SETTINGS, is_kept_name
+from mpcore_port.mindspore.rules.names_in import read
 from mpcore_port.mindspore.rules.own_optimizers import in_own_step, is_step_value
 from mpcore_port.mindspore.rules.place import PortRule, named, wording
 from mpcore_port.mindspore.rules.states import is_live_entry, is_live_name

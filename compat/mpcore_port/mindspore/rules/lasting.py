@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
-from mpcore_port.mindspore.rules.flow import read
+from mpcore_port.mindspore.rules.names_in import read
 from mpcore_port.mindspore.rules.own_passes import called
 from mpcore_port.mindspore.rules.place import lineage
 from mpcore_port.names import code_of, dotted

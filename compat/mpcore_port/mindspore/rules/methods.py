@@ -13,8 +13,9 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.rules.between import disturbed
-from mpcore_port.mindspore.rules.flow import assigned, read, weights_run
+from mpcore_port.mindspore.rules.carried import weights_run
 from mpcore_port.mindspore.rules.lasting import lasts
+from mpcore_port.mindspore.rules.names_in import assigned, read
 from mpcore_port.mindspore.rules.own_passes import called, trains
 from mpcore_port.names import code_of, dotted
 

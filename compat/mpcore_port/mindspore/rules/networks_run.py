@@ -8,15 +8,9 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import below, calls_in
-from mpcore_port.mindspore.rules.flow import (
-    assigned,
-    assigned_first,
-    bound_before,
-    is_part_network,
-    networks_given,
-    parameters_read,
-)
 from mpcore_port.mindspore.rules.imported_networks import runs_imported
+from mpcore_port.mindspore.rules.names_in import assigned, assigned_first, bound_before
+from mpcore_port.mindspore.rules.networks_in import is_part_network, networks_given, parameters_read
 from mpcore_port.mindspore.rules.own_passes import called
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.mindspore.rules.sinks import is_method

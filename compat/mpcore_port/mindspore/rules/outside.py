@@ -10,17 +10,10 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.rules.afar import is_run, is_without
-from mpcore_port.mindspore.rules.flow import (
-    Slice,
-    assigned,
-    attached,
-    bound_by,
-    constant,
-    is_called_loss,
-    read,
-    slice_of,
-    surely_made,
-)
+from mpcore_port.mindspore.rules.carried import attached, constant
+from mpcore_port.mindspore.rules.flow import Slice, slice_of
+from mpcore_port.mindspore.rules.names_in import assigned, bound_by, read, surely_made
+from mpcore_port.mindspore.rules.networks_in import is_called_loss
 from mpcore_port.mindspore.rules.own_passes import called, gives_values, trains
 from mpcore_port.mindspore.rules.twice import once_more
 from mpcore_port.names import code_of

@@ -14,7 +14,7 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.lines import leaves
-from mpcore_port.mindspore.rules.flow import assigned, assigned_first, jumps, needs, read
+from mpcore_port.mindspore.rules.names_in import assigned, assigned_first, jumps, needs, read
 from mpcore_port.mindspore.rules.own_passes import own_passes
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.names import code_of

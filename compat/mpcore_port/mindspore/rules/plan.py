@@ -10,26 +10,27 @@ import libcst as cst
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.makers import maker_of, model_of
 from mpcore_port.mindspore.rules.afar import Graded, kept_by_methods, read_for_gradients
-from mpcore_port.mindspore.rules.divided import Division, divisions
-from mpcore_port.mindspore.rules.flow import (
-    Slice,
-    assigned,
-    assigned_first,
-    bound_by,
+from mpcore_port.mindspore.rules.carried import (
     constant,
     detaches,
-    jumps,
     needed_again,
-    needs,
     plain_values,
-    read,
-    slice_of,
     weights_run,
 )
+from mpcore_port.mindspore.rules.divided import Division, divisions
+from mpcore_port.mindspore.rules.flow import Slice, slice_of
 from mpcore_port.mindspore.rules.inputs import inputs_read
 from mpcore_port.mindspore.rules.kept_outside import kept_outside
 from mpcore_port.mindspore.rules.methods import Rerun, rerun
 from mpcore_port.mindspore.rules.moving import MOVING, is_step, moves
+from mpcore_port.mindspore.rules.names_in import (
+    assigned,
+    assigned_first,
+    bound_by,
+    jumps,
+    needs,
+    read,
+)
 from mpcore_port.mindspore.rules.networks_run import NetworksRun
 from mpcore_port.mindspore.rules.outside import handed_in, made_outside, without_network
 from mpcore_port.mindspore.rules.own_passes import own_passes

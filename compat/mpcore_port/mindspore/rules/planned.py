@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.mindspore.rules.flow import needs
+from mpcore_port.mindspore.rules.names_in import needs
 
 if TYPE_CHECKING:
     import libcst as cst

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.flow import read, read_first
+from mpcore_port.mindspore.rules.names_in import read, read_first
 from mpcore_port.mindspore.rules.place import PortRule
 from mpcore_port.names import code_of
 

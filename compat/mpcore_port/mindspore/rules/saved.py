@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused
-from mpcore_port.mindspore.rules.flow import bound_before
+from mpcore_port.mindspore.rules.names_in import bound_before
 from mpcore_port.mindspore.rules.place import PortRule, is_whole_network, unmoved, wording
 from mpcore_port.names import code_of, dotted, string_of
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker, below
-from mpcore_port.mindspore.rules.flow import assigned, assigned_first, read, read_first
+from mpcore_port.mindspore.rules.names_in import assigned, assigned_first, read, read_first
 from mpcore_port.mindspore.rules.networks_run import own_names
 from mpcore_port.mindspore.rules.stale import stale
 from mpcore_port.names import target_names

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.lines import leaves
-from mpcore_port.mindspore.rules.flow import assigned_first, read
+from mpcore_port.mindspore.rules.names_in import assigned_first, read
 from mpcore_port.names import code_of, target_names
 
 if TYPE_CHECKING:

@@ -12,7 +12,7 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.rules.between import disturbed
-from mpcore_port.mindspore.rules.flow import assigned, jumps, needs, read
+from mpcore_port.mindspore.rules.names_in import assigned, jumps, needs, read
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -8,15 +8,9 @@ import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.rules.between import disturbed
-from mpcore_port.mindspore.rules.flow import (
-    assigned,
-    assigned_first,
-    jumps,
-    needs,
-    plain_values,
-    surely_made,
-)
+from mpcore_port.mindspore.rules.carried import plain_values
 from mpcore_port.mindspore.rules.lasting import lasts
+from mpcore_port.mindspore.rules.names_in import assigned, assigned_first, jumps, needs, surely_made
 from mpcore_port.mindspore.rules.own_passes import called
 from mpcore_port.names import code_of, dotted
 
