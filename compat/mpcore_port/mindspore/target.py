@@ -21,11 +21,12 @@ from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.bound_amp import BoundAmpRule
 from mpcore_port.mindspore.rules.by_word import WordRule
 from mpcore_port.mindspore.rules.class_names import ClassNameRule
+from mpcore_port.mindspore.rules.data_attribute import DataRule, KeptDataRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.forward_words import ForwardWordRule
 from mpcore_port.mindspore.rules.groups import GroupRule
-from mpcore_port.mindspore.rules.in_place import AloneRule, BehindRule, DataRule, KeptDataRule
+from mpcore_port.mindspore.rules.in_place import AloneRule, BehindRule
 from mpcore_port.mindspore.rules.in_place_functions import InPlaceFunctionRule
 from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
 from mpcore_port.mindspore.rules.kept_names import AliasOfDataRule

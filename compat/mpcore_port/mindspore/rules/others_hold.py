@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.in_place import VIEWS, is_place
+from mpcore_port.mindspore.rules.methods_in_place import VIEWS
 from mpcore_port.mindspore.rules.own_passes import called
+from mpcore_port.mindspore.rules.places_in import is_place
 from mpcore_port.names import code_of, dotted, string_of, target_names
 
 if TYPE_CHECKING:

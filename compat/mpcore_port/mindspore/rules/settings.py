@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.rules.attributes import layers_of
-from mpcore_port.mindspore.rules.in_place import operator_of
+from mpcore_port.mindspore.rules.data_attribute import operator_of
 from mpcore_port.mindspore.rules.place import PortRule, is_plain_object, wording
 from mpcore_port.names import code_of, string_of
 

@@ -10,16 +10,14 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.in_place import (
-    is_made_tensor,
-    is_place,
-    operator_of,
-    records_a_pass,
-)
+from mpcore_port.mindspore.rules.behind_a_pass import records_a_pass
+from mpcore_port.mindspore.rules.data_attribute import operator_of
+from mpcore_port.mindspore.rules.fresh import is_made_tensor
 from mpcore_port.mindspore.rules.kept_names import is_kept_name
 from mpcore_port.mindspore.rules.others_hold import other_holders
 from mpcore_port.mindspore.rules.own_optimizers import in_own_step
 from mpcore_port.mindspore.rules.place import PortRule, wording
+from mpcore_port.mindspore.rules.places_in import is_place
 from mpcore_port.mindspore.rules.states import is_live_entry, is_live_name
 from mpcore_port.names import code_of, dotted, string_of
 

@@ -10,12 +10,13 @@ import libcst as cst
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.api import sized
+from mpcore_port.mindspore.rules.fresh import is_alone
 from mpcore_port.mindspore.rules.imported_networks import (
     IMPORTED,
     is_imported_network,
     runs_training,
 )
-from mpcore_port.mindspore.rules.in_place import in_place, is_alone
+from mpcore_port.mindspore.rules.in_place import in_place
 from mpcore_port.mindspore.rules.inputs import is_input
 from mpcore_port.mindspore.rules.place import (
     PortRule,
