@@ -30,6 +30,7 @@ from mpcore_port_runtime.files import *  # noqa: F403
 from mpcore_port_runtime.flat import *  # noqa: F403
 from mpcore_port_runtime.functional import *  # noqa: F403
 from mpcore_port_runtime.functions import *  # noqa: F403
+from mpcore_port_runtime.getters import *  # noqa: F403
 from mpcore_port_runtime.holders import *  # noqa: F403
 from mpcore_port_runtime.in_place import *  # noqa: F403
 from mpcore_port_runtime.instances import *  # noqa: F403
@@ -64,5 +65,5 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 17
+VERSION = 18
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

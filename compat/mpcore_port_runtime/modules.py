@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import weakref
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -79,6 +80,7 @@ _INNER = {  # Cells that hold what torch holds itself, or under another name
     nn.TransformerEncoderLayer: {"dense1": ".linear1", "dense2": ".linear2"},
     nn.TransformerDecoderLayer: {"dense1": ".linear1", "dense2": ".linear2"},
 }
+_RECURRENT = re.compile(r"(?:weight|bias)_[ih]h_l(\d+)(_reverse)?")
 _OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 _KEPT = "num_batches_tracked"
 
@@ -135,10 +137,24 @@ def _every(cell: Any) -> Iterator[tuple[str, Any, Any]]:
         renamed |= {own: own.rpartition(".")[0] + other for own, other in inside.items()}
         shown = renamed.get(path, path).lstrip(".")
         dot = f"{shown}." if shown else ""
-        for name, param in inner._params.items():
+        for name, param in _in_order(inner):
             if param is not None and id(param) not in seen:
                 seen.add(id(param))
                 yield dot + torch_name(inner, name), param, inner
+
+
+def _in_order(cell: Any) -> list[tuple[str, Any]]:
+    """Return a Cell's own Parameters in torch's order.
+
+    Those of a recurrent layer come layer by layer, the statistics of a norm behind the others.
+    """
+
+    def place(item: tuple[str, Any]) -> tuple[bool, int, bool]:
+        found = _RECURRENT.fullmatch(item[0])
+        layer = (int(found[1]), bool(found[2])) if found else (-1, False)
+        return (item[0] in _STATISTICS, *layer)
+
+    return sorted(cell._params.items(), key=place)
 
 
 def _is_statistic(name: str) -> bool:

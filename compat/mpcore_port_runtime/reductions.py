@@ -8,7 +8,17 @@ from typing import Any
 import mindspore as ms
 from mindspore import ops
 
-__all__ = ["argmax", "argmin", "average", "norm", "split", "total", "unbind", "vector_norm"]
+__all__ = [
+    "argmax",
+    "argmin",
+    "average",
+    "cumsum",
+    "norm",
+    "split",
+    "total",
+    "unbind",
+    "vector_norm",
+]
 
 
 def total(input: Any) -> Any:
@@ -42,6 +52,15 @@ def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:  # torch'
 def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     """Return the places of the smallest, int64; of all elements where ``dim`` is None."""
     return _place(lambda x, axis: ops.argmin(x, axis), input, dim, keepdim)
+
+
+def cumsum(input: Any, dim: int, dtype: Any = None) -> Any:
+    """Return torch.cumsum: sums of bools and whole numbers are int64, as in torch."""
+    whole = dtype is None and isinstance(input, ms.Tensor) and not input.is_floating_point()
+    kept = input if not whole or input.is_complex() else input.astype(ms.int64)
+    if dtype is not None and kept.dtype == ms.bool_:
+        kept = kept.astype(dtype)
+    return ops.cumsum(kept, dim, dtype)
 
 
 def vector_norm(

@@ -403,6 +403,8 @@ def _separated(args: list[cst.Arg], old: Sequence[cst.Arg]) -> list[cst.Arg]:
 def _bare_line(comma: Any) -> cst.Comma:
     """Return a comma with the line break of ``comma``, without its comment."""
     white = comma.whitespace_after
+    if not isinstance(white, cst.ParenthesizedWhitespace):
+        return comma  # type: ignore[no-any-return]  # the line goes on behind a backslash
     bare = white.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
     made: cst.Comma = comma.with_changes(whitespace_after=bare)
     return made

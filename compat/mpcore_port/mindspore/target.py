@@ -25,6 +25,7 @@ from mpcore_port.mindspore.rules.data_attribute import DataRule, KeptDataRule
 from mpcore_port.mindspore.rules.firsts import FirstRule
 from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.forward_words import ForwardWordRule
+from mpcore_port.mindspore.rules.getters import GetterRule
 from mpcore_port.mindspore.rules.groups import GroupRule
 from mpcore_port.mindspore.rules.in_place import AloneRule, BehindRule
 from mpcore_port.mindspore.rules.in_place_functions import InPlaceFunctionRule
@@ -106,6 +107,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         DeviceFlagRule(),
         DeviceOfRule(),
         ForwardRule(),
+        GetterRule(),
         WrapperRule(),
         StatementRule(),
         ImportRule(),

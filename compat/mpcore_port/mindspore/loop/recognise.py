@@ -236,6 +236,8 @@ class _Grouping:
         self.clips.append((line, block))
 
     def _step(self, line: Line, block: Block, act: Any) -> None:
+        if ".add_param_group(" in self.at.code:
+            raise NotPlain(line.node, "its optimizer gets more parameters later")
         if not self.pending:
             if self.last is None or self.last.steps[0] not in block.lines or self.clips:
                 raise NotPlain(line.node, "an optimizer steps without a loss of its own")

@@ -28,6 +28,8 @@ from mpcore_port.mindspore.rules.native import becomes_partial
 from mpcore_port.mindspore.rules.networks_in import networks_given
 from mpcore_port.mindspore.rules.place import FULL_GRAPH, is_module
 from mpcore_port.names import code_of, dotted
+from mpcore_port.places import raw
+from mpcore_port.values import vocabulary
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -292,7 +294,14 @@ class _Writer:
         for line in forward.lines:
             if any(map(self._gives_tensors, calls_in(line.source or line.node))):
                 found |= set(made_in([line]))
-        return found & set(forward.outs) - set(forward.unbound) - set(self.started)
+        sure = found & set(forward.outs) - set(forward.unbound) - set(self.started)
+        return {name for name in sure if not self._is_object(name)}
+
+    def _is_object(self, name: str) -> bool:
+        """Return whether a name has attributes that no tensor has: an object of fields."""
+        text = raw(self.steps.node) or code_of(self.steps.node)
+        asked = re.findall(rf"(?<![\w.]){re.escape(name)}\.(\w+)", text)
+        return not set(asked) <= vocabulary()["tensor"] | vocabulary()["neutral"]
 
     def _gives_tensors(self, call: cst.Call) -> bool:
         named = str(self.at.names.called(call))

@@ -13,7 +13,7 @@ from mpcore_port.children import calls_in
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.handed import asks_for_type, is_looked_at, maker_of
-from mpcore_port.mindspore.rules.held_otherwise import of_a_queue, of_no_size, with_gaps
+from mpcore_port.mindspore.rules.held_otherwise import of_a_queue, of_any_row, of_no_size
 from mpcore_port.mindspore.rules.inputs import only_forgets
 from mpcore_port.mindspore.rules.only_shown import (
     are_switches,
@@ -146,7 +146,7 @@ class CallRule(PortRule):
             new, row = weights_alone(old, new, row, at) or (new, row)
             new = of_a_queue(name, old, new, at)
             made = started_in_part(map_call(named(at, row), new), at)
-            made = with_gaps(name, old, of_no_size(name, old, made), at)
+            made = of_any_row(name, old, of_no_size(name, old, made), at)
         except Refused as exc:
             maker = maker_of(name) if any(arg.star for arg in old.args) else ""
             if not maker:

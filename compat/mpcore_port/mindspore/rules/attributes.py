@@ -39,6 +39,7 @@ _SET = (
     "nothing in this file says which layer this is set on: a norm of MindSpore calls it gamma, "
     "beta, moving_mean or moving_variance, an Embedding embedding_table"
 )
+_NO_COUNT = "a BatchNorm of MindSpore counts no batches"
 _INSIDE = {"_parameters": "_params", "_modules": "_cells"}
 _HIDDEN = "what a Cell holds inside: nobody looked what is done to it"
 _GRAPH = {
@@ -89,6 +90,8 @@ class AttributeRule(PortRule):
             return made
         if name in _GRAPH and at.names.qualified(old) is None and _is_of_tensor(old.value, at):
             return at.refuse_now(self, old, _GRAPH[name])
+        if name == "num_batches_tracked" and _counts_batches(old, at):
+            return at.refuse_now(self, old, _NO_COUNT)
         if name not in _NORM and name not in _FIELDS and name not in _SIZE_NAMES:
             return None
         if at.names.qualified(old) is not None or (
@@ -178,6 +181,13 @@ class AttributeRule(PortRule):
         made = cst.Expr(cst.parse_expression(wording(at, text)))
         at.unproven(self, target, _SET, made)
         return made
+
+
+def _counts_batches(node: cst.Attribute, at: At) -> bool:
+    """Return whether this reads the count of a BatchNorm, of which no class of the file says it."""
+    if isinstance(at.names.parents.get(node), (cst.AssignTarget, cst.AugAssign, cst.Del)):
+        return False
+    return at.names.qualified(node) is None and code_of(node.value) != "self"
 
 
 def _to_set(_: At) -> dict[int, Any]:

@@ -12,7 +12,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["of_a_queue", "of_no_size", "with_gaps"]
+__all__ = ["of_a_queue", "of_any_row", "of_no_size"]
 
 _OF_NUMBERS = ("torch.tensor", "torch.as_tensor")
 _QUEUE = "collections.deque"
@@ -41,16 +41,31 @@ def of_no_size(name: str, old: cst.Call, made: Any) -> Any:
     )
 
 
-def with_gaps(name: str, old: cst.Call, made: Any, at: At) -> Any:
-    """Return ``port.ModuleList([...])`` where None may be among the Cells of a list."""
+def of_any_row(name: str, old: cst.Call, made: Any, at: At) -> Any:
+    """Return ``port.ModuleList(...)`` of what may be no list, or of a list with None in it."""
     if name != "torch.nn.ModuleList" or len(old.args) != 1 or not isinstance(made, cst.Call):
         return made
     given = old.args[0].value
-    if not isinstance(given, (cst.List, cst.Tuple)):
-        return made
-    if not any(_may_be_none(element.value, at) for element in given.elements):
+    if isinstance(given, cst.List):
+        other = any(_may_be_none(element.value, at) for element in given.elements)
+    else:
+        other = not _is_list(given, at)
+    if not other:
         return made
     return made.with_changes(func=cst.parse_expression(wording(at, "port.ModuleList")))
+
+
+def _is_list(node: Any, at: At) -> bool:
+    """Return whether something surely is a list: MindSpore's CellList takes no other row."""
+    if isinstance(node, cst.BinaryOperation):
+        sides = (node.left, node.right) if isinstance(node.operator, cst.Add) else (node.left,)
+        return all(_is_list(side, at) for side in sides)
+    if isinstance(node, (cst.Name, cst.Attribute)):
+        held = [one for one in at.names.origins(node) if one is not node]
+        return bool(held) and all(_is_list(one, at) for one in held)
+    if isinstance(node, cst.Call):
+        return code_of(node.func) in ("list", "sorted")
+    return isinstance(node, (cst.List, cst.ListComp))
 
 
 def _may_be_none(node: Any, at: At) -> bool:

@@ -27,6 +27,7 @@ from mpcore_port.mindspore.rules.place import (
     is_module_class,
     is_next,
     is_plain_object,
+    lineage,
     may_be_network,
     named,
     wording,
@@ -136,6 +137,8 @@ class MethodRule(PortRule):
         if at.names.called(old) is not None:
             return self._elsewhere(old, new, at) if is_imported_network(old, at) else None
         name, holder = old.func.attr.value, old.func.value
+        if _is_own_method(old, at):
+            return None
         # A factory of another file may make an optimizer, too.
         of_network = (name in _OF_NETWORKS or name == "step") and may_be_network(at, holder)
         own = at.names.enclosing(old, cst.ClassDef) if code_of(holder) == "self" else None
@@ -446,6 +449,24 @@ class MethodRule(PortRule):
             return made
         at.note(self, old, made, reason="no other name holds it: it is made anew")
         return cst.NamedExpr(held, made)
+
+
+def _is_own_method(call: Any, at: At) -> bool:
+    """Return whether a class of the file has the method that is called: ``flow.norm()`` of its own.
+
+    What every network has is asked elsewhere; ``net.half(x)`` with an argument is the class's.
+    """
+    name, held = call.func.attr.value, call.func.value
+    if code_of(held) == "self" or (name in _OF_NETWORKS and not (name in _WIDTHS and call.args)):
+        return False
+    own = at.names.class_named(held)
+    if name in ("forward", "step") or own is None:
+        return False
+    bodies = [one.body.body for one in lineage(own, at)]
+    return any(isinstance(f, cst.FunctionDef) and f.name.value == name for b in bodies for f in b)
+
+
+_WIDTHS = ("bfloat16", "double", "float", "half")
 
 
 def _is_part(node: Any, at: At) -> bool:
