@@ -22,6 +22,7 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.asked import only_asks
+from mpcore_port.verify.nodes import class_of
 from mpcore_port.verify.synthetic import VERSION, Missing, missing
 
 if TYPE_CHECKING:
@@ -74,6 +75,9 @@ class _Absent(types.ModuleType):
             return VERSION
         if name.startswith("__"):
             raise AttributeError(name)
+        settings = class_of(self.__name__, name)
+        if settings is not None:
+            return settings
         return getattr(missing(self.__name__, imported=True), name)
 
 

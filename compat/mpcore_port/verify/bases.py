@@ -47,6 +47,10 @@ def inherited(
             called them, and the object is given what it has not.
     """
     names = _only_read(module, cls, made=made)
+    if not (made or cls.bases):  # nobody else can have made what it makes itself
+        own = module.methods(cls).get("__init__")
+        held = {node.attr for node in ast.walk(own) if _stores(node)} if own is not None else set()  # type: ignore[attr-defined]
+        names = [name for name in names if name not in held]
     models = [name for name in names if NETWORK.fullmatch(name) and "loader" not in name]
     main = min(models, key=lambda name: (name != "model", names.index(name)), default="")
     given = "_mpcore_give(self, {}={})" if made else f"_mpcore_fill({owner}, {{}}=lambda: {{}})"
@@ -92,6 +96,10 @@ def _own_bases(module: Module, cls: ast.ClassDef) -> list[ast.ClassDef]:
     names = [base.id for base in cls.bases if isinstance(base, ast.Name)]
     found = [module.classes[name] for name in names if name in module.classes]
     return found + [more for one in found for more in _own_bases(module, one) if one is not cls]
+
+
+def _stores(node: ast.AST) -> bool:
+    return _of_self(node) and isinstance(node.ctx, ast.Store)  # type: ignore[attr-defined]
 
 
 def _of_self(node: ast.AST) -> bool:

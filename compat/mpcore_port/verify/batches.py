@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 __all__ = ["Layout", "layout_of"]
 
 _TARGET = re.compile(
-    r"(y|yb|ys|t|targets?|labels?|lbls?|gt|truth|classes|answers?)(_?batch|s)?", re.I
+    r"(y|yb|ys|t|targets?|labels?|lbls?|gt|truth|classes|answers?)(_?batch|s)?|"
+    r"(y|targets?|labels?)_\w+|\w+_(y|targets?|labels?|gt)",
+    re.I,
 )
 
 

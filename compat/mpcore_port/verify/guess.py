@@ -7,12 +7,22 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify.as_dict import gives_dict
 from mpcore_port.verify.assumed_settings import is_counted, settings_of
 from mpcore_port.verify.bases import BY_NAME, inherited
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, walk
-from mpcore_port.verify.roles import AMP, LOADERS, LOSS, SCALER, SETTINGS, number_of, role_of
+from mpcore_port.verify.roles import (
+    AMP,
+    LOADERS,
+    LOSS,
+    NETWORK,
+    SCALER,
+    SETTINGS,
+    number_of,
+    role_of,
+)
 from mpcore_port.verify.streams import nexts
 from mpcore_port.verify.synthetic import BATCHES
 
@@ -29,7 +39,7 @@ _MODEL = '_mpcore_missing("model")'
 _ONE = "_mpcore_batch"
 _LOSS = "_mpcore_loss"
 _DATA = re.compile(
-    r"(real_?|fake_?|src_?|tgt_?|input_?|batch_?|train_?)?"
+    r"[xy]\d?(_\w+)?|(real_?|fake_?|src_?|tgt_?|input_?|batch_?|train_?)?"
     r"(x|y|a|b|imgs?|images?|inputs?|targets?|labels?|batch(es)?|data|samples?|masks?|features?|"
     r"tokens?|audios?|waves?|obs(ervations?)?|states?|actions?|rewards?|text|src|tgt|sources?)",
     re.I,
@@ -88,10 +98,9 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         init = module.methods(owner).get("__init__")
         made = maker.arguments(init, skip=True) if init is not None else []
         maker.lines.append(f"_mpcore_owner = {owner.name}({', '.join(made)})")
-        if owner.bases:
-            found = inherited(module, owner, stubs.folder, "_mpcore_owner", made=False)
-            maker.lines += found.split("; ") if found else []
-            maker.said.append(BY_NAME)
+        found = inherited(module, owner, stubs.folder, "_mpcore_owner", made=False)
+        maker.lines += found.split("; ") if found else []
+        maker.said += [BY_NAME] if found else []
         name = "" if function.name == "__call__" else f".{function.name}"
         call = f"_mpcore_owner{name}({', '.join(given)})"
         for method in beside if takes else ():
@@ -150,9 +159,47 @@ def _setter(module: Module, owner: ast.AST | None) -> Function | None:
 
 
 def _data(function: Function) -> list[str]:
-    """Return the parameters of a function that are tensors of a batch, by their names."""
-    listed = [arg.arg for arg in function.args.args]
-    return [name for name in listed if _DATA.fullmatch(name)]
+    """Return the parameters of a function that are tensors of a batch: by their names, or use."""
+    args = function.args
+    listed = [arg.arg for arg in args.args]
+    given = set(listed[len(listed) - len(args.defaults) :]) if args.defaults else set()
+    return [
+        name
+        for name in listed
+        if _DATA.fullmatch(name) or (name not in given and _is_tensor(name, function))
+    ]
+
+
+def _is_tensor(name: str, function: Function) -> bool:
+    """Return whether a parameter of which its name says nothing is moved, or joined, as tensors."""
+    if name == "self" or role_of(name, "") or NETWORK.fullmatch(name) or SETTINGS.fullmatch(name):
+        return False
+    if LOSS.search(name) or re.fullmatch(SCALER, name, re.I) or LOADERS.fullmatch(name):
+        return False
+    for node in walk_all(function):
+        held = node.func.value if _is_method(node) else None  # type: ignore[attr-defined]
+        if isinstance(held, ast.Name) and held.id == name and node.func.attr in _OF_TENSORS:  # type: ignore[attr-defined]
+            return True
+        if not isinstance(node, ast.Call):
+            continue
+        called = ast.unparse(node.func)
+        given = [ast.unparse(arg) for arg in node.args]
+        last = called.rpartition(".")[2]
+        if name in given and (NETWORK.fullmatch(last) or LOSS.search(last)):
+            return True
+        if called in _JOIN and any(
+            isinstance(one, ast.Name) and one.id == name for one in ast.walk(node)
+        ):
+            return True
+    return False
+
+
+def _is_method(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute)
+
+
+_JOIN = ("torch.cat", "torch.concat", "torch.stack")
+_OF_TENSORS = {"to", "cuda", "npu", "float", "long", "half", "view", "reshape", "size", "permute"}
 
 
 def _takes_losses(function: Function) -> bool:
@@ -318,7 +365,7 @@ class _Maker:
         if re.fullmatch(SCALER, name, re.I):  # the rules follow a name that is assigned
             self.lines.append(f"_mpcore_{name} = torch.cuda.amp.GradScaler()")
             return f"_mpcore_{name}"
-        if LOSS.search(name) and re.search(rf"\w*dict\w* = {name}\(", ast.unparse(function)):
+        if LOSS.search(name) and gives_dict(self.module, name):
             self.said.append(f"{name}: it gives a dict, a stand-in")
             return f'_mpcore_missing("{name}")'
         if LOSS.search(name) and _takes_others(name, function):

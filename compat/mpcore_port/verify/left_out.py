@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.module import Module, walk
+from mpcore_port.verify.reported import is_only_reported
 from mpcore_port.verify.roles import LOSS
 
 if TYPE_CHECKING:
@@ -51,8 +52,9 @@ def may_go(module: Module, line: int, loop: tuple[int, int], above: Sequence[int
     """Return whether a line that failed may be left out of a step.
 
     Before the loop: imports, checks, and calls that are not torch's. In the loop: calls that stand
-    alone and move nothing, as those of loggers do. What the loop calls (``above`` are the lines
-    that led there) keeps the methods of its values: they may be tensors.
+    alone and move nothing, as those of loggers do, and those whose results are only reported. What
+    the loop calls (``above`` are the lines that led there) keeps the methods of its values: they
+    may be tensors.
     """
     if line <= 0:
         return False
@@ -71,6 +73,8 @@ def may_go(module: Module, line: int, loop: tuple[int, int], above: Sequence[int
     if _is_of_torch(module, node.func) or module.reaches(node):
         return False
     if not inside:
+        return True
+    if is_only_reported(module, node):
         return True
     alone = isinstance(module.parents.get(node), ast.Expr)
     called = ast.unparse(node.func)

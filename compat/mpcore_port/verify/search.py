@@ -50,6 +50,12 @@ _ANYTHING = [  # where no first layer says it
     Input("float32", (_BATCH, 16)),
     Input("float32", (_BATCH, 1, 4096)),
 ]
+_HOPELESS = 6  # tries that stop at what no batch mends
+_NO_BATCH = re.compile(
+    r"^(NameError|ImportError|ModuleNotFoundError|UnboundLocalError): |view size is not compatible|"
+    r"missing \d+ required positional|got an unexpected keyword argument|"
+    r"^AttributeError: (?!'(Tensor|tuple|list|dict|NoneType|int|float|str)' object)"
+)
 _SEEDS = 3  # kinds of batches that are tried before one is changed
 _OF_A_FORM = 8  # tries with each form of a network's answers, before one goes on
 _FEW = 90  # changes of one batch that are tried before the next best one is
@@ -109,6 +115,7 @@ class Search:
         self.begin: Batch = tuple(read_inputs(begin)) if begin else ()
         self.known: dict[str, dict[str, Any]] = {}
         self.best: dict[str, Any] = {}
+        self.hopeless = False
 
     def find(self) -> dict[str, Any]:
         """Return what the try told that ran, with its text as ``answer``; else the best one."""
@@ -119,7 +126,7 @@ class Search:
                 found = self._with_form(form, most)
                 came[form] = found.get("far", -1)
                 done = found.get("answer") or found.get("after")
-                if done or self.is_over() or not self.best.get("stand_ins"):
+                if done or self.hopeless or self.is_over() or not self.best.get("stand_ins"):
                     return found
             forms.sort(key=lambda form: -came[form])
         return self.best
@@ -143,6 +150,7 @@ class Search:
         seen: set[Batch] = set()
         errors: set[tuple[int, str]] = set()
         waiting: list[_Tried] = []
+        hopeless = 0
         seeds = self._seeds()
         while not self.is_over():
             tried = len(self.known) - begin
@@ -169,6 +177,13 @@ class Search:
                 return self._as_compared(batch, tail, {**told, "answer": text})
             if told.get("after"):  # no other batch mends what follows a step
                 return {**told, "text": text}
+            if _NO_BATCH.search(told.get("error", "")):
+                hopeless += 1
+                if told.get("far", 0) > self.best.get("far", -1):  # the likeliest came first
+                    self._note({**told, "text": text})
+                if hopeless >= _HOPELESS:
+                    self.hopeless = True
+                    return self.best
             self._note({**told, "text": text})
             furthest = max(furthest, told, key=lambda one: one.get("far", -1))
             far, error = told.get("far", 0), told.get("error", "")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.stubs.devices import DEVICE
+from mpcore_port.verify.as_dict import taken_as_dict
 from mpcore_port.verify.asked import Asked, asks_on
 from mpcore_port.verify.environments import Environment, makes_one
 from mpcore_port.verify.kit import TorchKit
@@ -96,10 +97,13 @@ def asked_of(frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     """Return what the caller of a network makes of its answer: parts, a loss, or what has names."""
     caller = _caller(frame)
     parts = _unpacked(caller.f_code).get(caller.f_lasti, ())
-    if not parts and LOSS.search(_stored(caller.f_code).get(caller.f_lasti, "")):
+    stored = _stored(caller.f_code).get(caller.f_lasti, "")
+    by_name = not args or "labels" in kwargs or _asks_answers(caller.f_code)
+    if not (parts or by_name) and taken_as_dict(caller.f_code, stored):
+        return ["losses" if LOSS.search(stored) else "keys"]
+    if not parts and LOSS.search(stored):
         moved = any(one.requires_grad for one in _tensors((args, kwargs)))
         return ["loss"] if moved or not _networks(args) else ["loss", _OF_NETWORK]
-    by_name = not args or "labels" in kwargs or _asks_answers(caller.f_code)
     return ["named"] if not parts and by_name else ["parts", *parts]  # a model of Hugging Face's
 
 
@@ -125,6 +129,8 @@ def answer(net: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     given = _given(net, tensors)
     if kind == "loss":
         return given.float().square().mean()
+    if kind in ("keys", "losses"):
+        return _Keys(given, of_losses=kind == "losses")
     return _Answer(given) if kind == "named" else _in_parts(given, tuple(parts))
 
 
@@ -166,7 +172,8 @@ def _asked_of_loss(frame: Any, args: tuple[Any, ...], tensors: list[Any]) -> lis
     moved = [place for place, t in enumerate(tensors) if t.requires_grad]
     if not moved and _networks(args):
         floats = [_OF_NETWORK]
-    is_dict = "dict" in _stored(frame.f_code).get(frame.f_lasti, "")
+    stored = _stored(frame.f_code).get(frame.f_lasti, "")
+    is_dict = "dict" in stored or taken_as_dict(frame.f_code, stored)
     return [*(*moved, *floats, 0)[:1], is_dict, *(() if is_dict else _names_wanted(frame))]
 
 
@@ -519,6 +526,25 @@ class _Answer(dict[str, Any]):
 
     def __getitem__(self, key: Any) -> Any:
         return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
+
+
+class _Keys(dict[str, Any]):
+    """What a network gives whose caller takes it for a dictionary: its answer, under any name.
+
+    Under the name of a loss, and by items where all are losses, it is a number.
+    """
+
+    def __init__(self, given: Any, *, of_losses: bool) -> None:
+        self._mpcore_loss = given.float().square().mean() * 0.5
+        self._mpcore_given = given
+        super().__init__({"loss": self._mpcore_loss} if of_losses else {"out": given})
+
+    def __missing__(self, key: str) -> Any:
+        return self._mpcore_loss if LOSS.search(str(key)) else self._mpcore_given
+
+    def get(self, key: str, default: Any = None) -> Any:
+        """Return what is under any name; a default where the caller has one."""
+        return self[key] if default is None else default
 
 
 class _Losses(dict[str, Any]):

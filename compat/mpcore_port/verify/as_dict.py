@@ -1,0 +1,77 @@
+"""Whether a caller takes what it is given for a dictionary: by items, or under names."""
+
+from __future__ import annotations
+
+import ast
+import dis
+from functools import cache
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from mpcore_port.verify.module import Module
+
+__all__ = ["gives_dict", "taken_as_dict"]
+
+_OF_DICTS = ("items", "values", "keys", "get", "pop")
+
+
+def taken_as_dict(code: Any, name: str) -> bool:
+    """Return whether a function asks what it calls ``name`` for items, or for one under a name.
+
+    Args:
+        code: of the function.
+        name: a variable of its own.
+    """
+    return bool(name) and name in _taken(code)
+
+
+@cache
+def _taken(code: Any) -> frozenset[str]:
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    found: set[str] = set()
+    for place, step in enumerate(steps[:-2]):
+        if not step.opname.startswith("LOAD_") or not isinstance(step.argval, str):
+            continue
+        following, behind = steps[place + 1], steps[place + 2]
+        asks = following.opname in ("LOAD_ATTR", "LOAD_METHOD") and following.argval in _OF_DICTS
+        named = following.opname == "LOAD_CONST" and isinstance(following.argval, str)
+        if asks or (named and behind.opname.startswith(("BINARY_SUBSCR", "STORE_SUBSCR"))):
+            found.add(step.argval)
+    return frozenset(found)
+
+
+def gives_dict(module: Module, name: str) -> bool:
+    """Return whether a script takes what a function of that name gives for a dictionary.
+
+    Args:
+        module: the script.
+        name: of the function, which an attribute may hold too.
+    """
+    called = {name, f"self.{name}"}
+    called |= {
+        ast.unparse(target)
+        for node in ast.walk(module.tree)
+        if isinstance(node, ast.Assign) and ast.unparse(node.value) == name
+        for target in node.targets
+    }
+    for node in ast.walk(module.tree):
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
+            continue
+        if ast.unparse(node.value.func) in called and isinstance(node.targets[0], ast.Name):
+            home = module.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef) or module.tree
+            if "dict" in node.targets[0].id or _asks(home, node.targets[0].id):
+                return True
+    return False
+
+
+def _asks(scope: ast.AST, name: str) -> bool:
+    for node in ast.walk(scope):
+        held = getattr(node, "value", None)
+        if not (isinstance(held, ast.Name) and held.id == name):
+            continue
+        if isinstance(node, ast.Attribute) and node.attr in _OF_DICTS:
+            return True
+        key = node.slice if isinstance(node, ast.Subscript) else None
+        if isinstance(key, ast.Constant) and isinstance(key.value, str):
+            return True
+    return False

@@ -1,0 +1,215 @@
+"""Steps verified without help: what scripts hand on by name, dictionaries, accuracies, settings."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mpcore_port.verify.as_dict import gives_dict, taken_as_dict
+from mpcore_port.verify.extract import extract
+from mpcore_port.verify.left_out import may_go
+from mpcore_port.verify.module import Module
+from mpcore_port.verify.nodes import Node, class_of
+from mpcore_port.verify.reported import is_only_reported
+
+from .ports import verified
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# --- what is only reported ------------------------------------------------------------------------
+
+HEAD = """
+def run(loader, model, criterion, optimizer, scaler, scheduler, meter):
+    for x, y in loader:
+        out = model(x)
+        loss = criterion(out, y)
+        {line}
+        {use}
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scheduler.step()
+    return meter
+"""
+
+
+def _call(line: str, use: str) -> tuple[Module, ast.Call]:
+    module = Module(HEAD.format(line=line, use=use))
+    calls = [node for node in ast.walk(module.tree) if isinstance(node, ast.Call)]
+    return module, next(call for call in calls if ast.unparse(call.func) == "measured")
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "meter.update(a.item(), x.size(0))",
+        "print(f'{a} {b[0]:.3f}')",
+        "best = max(a, b)",
+        "history = [a, b]; meter.append(history)",
+    ],
+)
+def test_what_meters_and_prints_get_is_only_reported(use: str) -> None:
+    module, call = _call("a, b = measured(out, y, topk=(1, 5))", use)
+    assert is_only_reported(module, call)
+    assert may_go(module, call.lineno, (3, 10))
+
+
+@pytest.mark.parametrize(
+    "use",
+    [
+        "loss = loss + a",
+        "loss *= a",
+        "parts = []; parts.append(a); loss = sum(parts)",
+        "scheduler.step(a)",
+        "if a > 3: break",
+        "if a > 3: optimizer.step()",
+        "optimizer.weight = a",
+        "for one in a: loss = loss + one",
+    ],
+)
+def test_what_trains_is_not(use: str) -> None:
+    module, call = _call("a, b = measured(out, y)", use)
+    assert not is_only_reported(module, call)
+    assert not may_go(module, call.lineno, (3, 10))
+
+
+# --- dictionaries ---------------------------------------------------------------------------------
+
+
+def _by_items(criterion, out):  # type: ignore[no-untyped-def]
+    found = criterion(out)
+    return sum(found.values())
+
+
+def _by_name(criterion, out):  # type: ignore[no-untyped-def]
+    found = criterion(out)
+    return found["loss"]
+
+
+def _as_rows(criterion, out):  # type: ignore[no-untyped-def]
+    found = criterion(out)
+    return found[0] + found.sum()
+
+
+def test_a_caller_that_asks_for_items_or_names_takes_a_dictionary() -> None:
+    asked = [taken_as_dict(one.__code__, "found") for one in (_by_items, _by_name, _as_rows)]
+    assert asked == [True, True, False]
+    assert not taken_as_dict(_by_items.__code__, "out")
+
+
+def test_a_loss_that_a_class_holds_gives_one() -> None:
+    text = "class A:\n def __init__(self, crit):\n  self.crit = crit\n"
+    text += " def run(self, x):\n  found = self.crit(x)\n  return {}\n"
+    assert gives_dict(Module(text.format("sum(found.values())")), "crit")
+    assert gives_dict(Module(text.format("found['all']")), "crit")
+    assert not gives_dict(Module(text.format("found.mean()")), "crit")
+
+
+# --- settings -------------------------------------------------------------------------------------
+
+
+def test_settings_of_yacs_are_held_by_name_and_merged() -> None:
+    node = class_of("yacs.config", "CfgNode")
+    assert node is Node
+    cfg = Node()
+    cfg.TRAIN = Node()
+    cfg.TRAIN.LR, cfg.TRAIN.NAME = 0.1, "sgd"
+    cfg.merge_from_list(["TRAIN.LR", "0.5", "DATA.SIZE", "32"])
+    other = cfg.clone()
+    other.merge_from_other_cfg({"TRAIN": {"NAME": "adam"}})
+    assert (cfg.TRAIN.LR, cfg.DATA.SIZE, cfg.TRAIN.NAME) == (0.5, 32, "sgd")
+    assert (other["TRAIN"]["NAME"], other.TRAIN.LR) == ("adam", 0.5)
+    assert not hasattr(cfg, "MODEL")
+    with pytest.raises(AttributeError):
+        _ = cfg.MODEL
+
+
+def test_mixed_precision_is_on_in_them_and_nothing_else_is_changed() -> None:
+    cfg = Node({"AMP": {"ENABLED": False}, "use_amp": False, "EMA": {"ENABLED": False}, "lr": 0.0})
+    assert (cfg.AMP.ENABLED, cfg.use_amp, cfg.EMA.ENABLED, cfg.lr) == (True, True, False, 0.0)
+
+
+def test_settings_of_a_file_are_read_and_of_one_that_is_not_there_none(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    (tmp_path / "base.yaml").write_text("MODEL: {SIZE: 8, NAME: a}\n", "utf-8")
+    (tmp_path / "own.yaml").write_text("_BASE_: base.yaml\nMODEL: {SIZE: 16}\n", "utf-8")
+    cfg = Node(MODEL={"SIZE": 1})
+    cfg.merge_from_file(tmp_path / "own.yaml")
+    assert cfg.to_dict() == {"MODEL": {"SIZE": 16, "NAME": "a"}}
+
+
+# --- what nothing hands to functions --------------------------------------------------------------
+
+STEP = """import torch
+class Trainer:
+    def __init__(self, args, model):
+        self.args, self.model = args, model
+        self.scaler = torch.cuda.amp.GradScaler()
+    def set_loaders(self, loaders):
+        self.loaders = loaders
+    def set_optimizer(self, optimizer):
+        self.optimizer = optimizer
+    def train_step(self, x_lb, y_lb, weak, strong, times=2):
+        logits = self.model(torch.cat((x_lb, weak, strong.cuda())))
+        loss = torch.nn.functional.cross_entropy(logits[: len(x_lb)], y_lb)
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+"""
+
+
+def test_parameters_that_are_joined_or_moved_are_of_a_batch(tmp_path: Path) -> None:
+    step = extract(STEP, tmp_path)
+    assert step.layout is not None
+    assert step.layout.names == ("x_lb", "y_lb", "weak", "strong")
+    assert step.layout.target == 1
+
+
+def test_what_other_methods_would_give_an_object_it_has(tmp_path: Path) -> None:
+    call = extract(STEP, tmp_path).call
+    assert "_mpcore_fill(_mpcore_owner, optimizer=" in call
+    assert "scaler=" not in call  # its own __init__ makes it
+
+
+FUNCTIONS = """import torch
+from yacs.config import CfgNode as CN
+from theirs import write
+_C = CN()
+_C.TRAIN = CN({"LR": 0.05, "AMP": False, "CLIP": 1.0})
+
+def accuracy(output, target, topk=(1,)):
+    _, pred = output.topk(max(topk), 1, True, True)
+    correct = pred.t().eq(target.view(1, -1).expand_as(pred.t()))
+    return [correct[:k].view(-1).float().sum(0) for k in topk]
+
+def train_one_epoch(model, criterion, data_loader, optimizer, device, scaler, cfg=None):
+    cfg = cfg or _C.clone()
+    for group in optimizer.param_groups:
+        group["lr"] = cfg.TRAIN.LR
+    for batch in data_loader:
+        images, labels = batch["image"].to(device), batch["label"].to(device)
+        with torch.autocast("cuda", enabled=cfg.TRAIN.AMP):
+            output = model(images)
+            losses = criterion(output, labels)
+            loss = sum(losses.values())
+        acc1, acc5 = accuracy(output, labels, topk=(1, 5))
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(model.parameters(), cfg.TRAIN.CLIP)
+        scaler.step(optimizer)
+        scaler.update()
+        write(acc1.item(), acc5.item(), loss.item())
+"""
+
+
+@pytest.mark.slow
+def test_a_function_that_nothing_calls_is_verified(tmp_path: Path) -> None:
+    done = verified(FUNCTIONS, tmp_path, ("float32", "mixed"), "torch_npu")
+    assert [one.verdict for one in done.comparisons] == ["same", "same"], done.lines()
+    assert done.step is not None
+    replaced = [one["what"] for one in done.step["replaced"]]
+    assert "nothing in place of accuracy(output, labels, topk=(1, 5))" in replaced
+    assert done.comparisons[1].scales
+    assert not done.is_idle
