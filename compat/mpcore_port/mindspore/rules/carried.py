@@ -45,7 +45,8 @@ def attached(nodes: Iterable[cst.CSTNode], names: set[str]) -> set[str]:
     made: set[str] = set()
     found: set[str] = set()
     for node in nodes:
-        bare = node.visit(detached)
+        code = code_of(node)
+        bare = node.visit(detached) if "detach" in code or ".data" in code else node
         found |= read_first(bare, made) & names
         made |= set(assigned_first(node))
     return found

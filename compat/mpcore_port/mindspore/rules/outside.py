@@ -246,7 +246,8 @@ def graded(lines: list[Any], at: At) -> set[str]:
         if isinstance(line, (cst.FunctionDef, cst.ClassDef)):
             continue  # runs nothing yet
         made = set(assigned(line))
-        if _surely_runs(line, at) or (_carries(line, at) and attached([line], found)):
+        asked = found & read(line)
+        if _surely_runs(line, at) or (asked and _carries(line, at) and attached([line], asked)):
             found |= made
         elif not found & made & read(line):
             found -= surely_made(line)
