@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["attributes"]
 
+_OWN = ("mindspore.nn.", "mindspore.mint.")
 _CONVS = ("Conv1d", "Conv2d", "Conv3d")
 _TRANSPOSED = (
     *(f"Conv{n}dTranspose" for n in (1, 2, 3)),
@@ -31,11 +32,7 @@ def attributes(cell: nn.Cell, shape: tuple[int, ...]) -> dict[str, Any]:
         shape: of what comes in; "same" pads according to it. ``()`` if it is not known.
     """
     found: dict[str, Any] = {"training": bool(cell.training)}
-    names = {
-        cls.__name__
-        for cls in type(cell).__mro__
-        if cls.__module__.startswith(("mindspore.nn.", "mindspore.mint."))
-    }
+    names = {cls.__name__ for cls in type(cell).__mro__ if cls.__module__.startswith(_OWN)}
     for known, read in _READERS:
         if names & set(known):
             found |= read(cell, shape)
@@ -118,7 +115,8 @@ def _pool(cell: nn.Cell, shape: tuple[int, ...]) -> dict[str, Any]:
 
 
 def _axes(cell: nn.Cell) -> int:
-    return next(int(char) for char in type(cell).__name__ if char.isdigit())
+    names = "".join(cls.__name__ for cls in type(cell).__mro__ if cls.__module__.startswith(_OWN))
+    return next(int(char) for char in names if char.isdigit())
 
 
 def _each(value: Any, count: int) -> list[int]:

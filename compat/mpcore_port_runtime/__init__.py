@@ -23,6 +23,8 @@ from mpcore_port_runtime.averages import *  # noqa: F403
 from mpcore_port_runtime.cells import *  # noqa: F403
 from mpcore_port_runtime.compiling import *  # noqa: F403
 from mpcore_port_runtime.contraction import *  # noqa: F403
+from mpcore_port_runtime.convolutions import *  # noqa: F403
+from mpcore_port_runtime.convolving import *  # noqa: F403
 from mpcore_port_runtime.cycles import *  # noqa: F403
 from mpcore_port_runtime.data import *  # noqa: F403
 from mpcore_port_runtime.device import *  # noqa: F403

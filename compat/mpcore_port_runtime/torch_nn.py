@@ -11,7 +11,7 @@ from typing import Any
 
 from mindspore import nn
 
-from mpcore_port_runtime import activations, layers, norms
+from mpcore_port_runtime import activations, convolutions, layers, norms
 from mpcore_port_runtime.functional import as_tuple
 from mpcore_port_runtime.refusal import only
 from mpcore_port_runtime.torch_nn_others import (
@@ -321,10 +321,9 @@ def Conv1d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Conv1d."""
-    only("padding_mode", padding_mode, "zeros")
-    only("dtype", dtype, None)
     sizes = in_channels, out_channels, kernel_size
-    return _conv(nn.Conv1d, 1, sizes, stride, padding, dilation, groups, bias)
+    settings = stride, padding, dilation, groups, bias, padding_mode, device, dtype
+    return convolutions.Conv1d(*sizes, *settings)
 
 
 def Conv2d(  # noqa: N802
@@ -341,9 +340,11 @@ def Conv2d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Conv2d."""
-    only("padding_mode", padding_mode, "zeros")
     only("dtype", dtype, None)
     sizes = in_channels, out_channels, kernel_size
+    if padding_mode != "zeros":
+        settings = stride, padding, dilation, groups, bias, padding_mode
+        return convolutions.Conv2d(*sizes, *settings)
     return _conv(nn.Conv2d, 2, sizes, stride, padding, dilation, groups, bias)
 
 
@@ -361,9 +362,11 @@ def Conv3d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.Conv3d."""
-    only("padding_mode", padding_mode, "zeros")
     only("dtype", dtype, None)
     sizes = in_channels, out_channels, kernel_size
+    if padding_mode != "zeros":
+        settings = stride, padding, dilation, groups, bias, padding_mode
+        return convolutions.Conv3d(*sizes, *settings)
     return _conv(nn.Conv3d, 3, sizes, stride, padding, dilation, groups, bias)
 
 
@@ -382,10 +385,12 @@ def ConvTranspose2d(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.ConvTranspose2d."""
-    only("output_padding", output_padding, 0)
     only("padding_mode", padding_mode, "zeros")
     only("dtype", dtype, None)
     sizes = in_channels, out_channels, kernel_size
+    if output_padding not in (0, (0, 0)):
+        settings = stride, padding, output_padding, groups, bias, dilation
+        return convolutions.ConvTranspose2d(*sizes, *settings)
     return _conv(nn.Conv2dTranspose, 2, sizes, stride, padding, dilation, groups, bias)
 
 

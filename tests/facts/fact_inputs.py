@@ -59,6 +59,8 @@ def _made(seed: int) -> dict[str, Callable[[np.random.RandomState], np.ndarray]]
         "wo": _normal(6, 5), "bo": _normal(6), "ln": _normal(5), "lb": _normal(5),
         "gr": lambda r: r.uniform(-1.2, 1.2, (2, 5, 3, 2)), "th": _normal(2, 2, 3),
         "bo6": _normal(6), "cv": _normal(6, 4, 3, 3), "cvg": _normal(6, 4, 2, 3),
+        "kl": _normal(6, 4, 3), "kv": _normal(6, 4, 2, 3, 2), "bo3": _normal(3),
+        "tl": _normal(4, 3, 3), "tp": _normal(4, 3, 3, 2), "tv": _normal(4, 3, 2, 3, 2),
         "c4": _normal(4), "d4": _normal(4), "em": _normal(7, 3),
         "s4": _normal(2, 2, 4, 3), "s5": _normal(2, 2, 4, 3), "s6": _normal(2, 2, 4, 5),
         "am": lambda r: (r.rand(4, 4) > 0.4) | np.eye(4, dtype=bool), "ab": _normal(4, 4),

@@ -142,6 +142,12 @@ _PADS = {
     2: ["1", "(1, 2, 0, 1)", "(-2, 1, 0, -1)"],
     3: ["1", "(1, 2, 0, 1, 2, 1)", "(1, -2, 0, 1, -1, 0)"],
 }
+_BACK = {
+    "in_channels": ["4"],
+    "out_channels": ["6"],
+    "padding_mode": ["'zeros'"],
+    "dtype": None,
+}
 _INSTANCES = {
     "num_features": ["4"],
     "momentum": ["0.3"],
@@ -520,14 +526,62 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "padding_mode": ["'zeros'", "'border'", "'reflection'"],
         "align_corners": ["True", "False", "None"],
     },
+    "torch.nn.functional.conv1d": {
+        "input": ["seq"],
+        "weight": ["kl"],
+        "bias": ["None", "bo6"],
+        "groups": None,
+        "stride": ["2", "(2,)", "[3]"],
+        "padding": ["1", "(2,)", "[1]", "'same'", "'valid'"],
+        "dilation": ["2", "(3,)", "[2]"],
+    },
     "torch.nn.functional.conv2d": {
         "input": ["im"],
         "weight": ["cv", "cvg"],
         "bias": ["None", "bo6"],
         "groups": None,
-        "stride": ["2", "(2, 1)"],
-        "padding": ["1", "(1, 2)", "'same'", "'valid'"],
-        "dilation": ["2", "(1, 2)"],
+        "stride": ["2", "(2, 1)", "[1, 2]", "(2,)"],
+        "padding": ["1", "(1, 2)", "[2, 0]", "(1,)", "'same'", "'valid'"],
+        "dilation": ["2", "(1, 2)", "[2, 1]", "(2,)"],
+    },
+    "torch.nn.functional.conv3d": {
+        "input": ["vol"],
+        "weight": ["kv"],
+        "bias": ["None", "bo6"],
+        "groups": None,
+        "stride": ["2", "(2, 1, 1)", "[1, 2, 1]"],
+        "padding": ["1", "(1, 2, 0)", "[2, 0, 1]", "'same'", "'valid'"],
+        "dilation": ["2", "(1, 2, 1)", "[2, 1, 1]"],
+    },
+    "torch.nn.functional.conv_transpose1d": _BACK
+    | {
+        "input": ["seq"],
+        "weight": ["tl"],
+        "bias": ["None", "bo3"],
+        "stride": ["2", "(2,)", "[3]"],
+        "padding": ["1", "(2,)", "[1]"],
+        "dilation": ["2", "(3,)", "[2]"],
+        "output_padding": ["1", "(1,)", "[0]"],
+    },
+    "torch.nn.functional.conv_transpose2d": _BACK
+    | {
+        "input": ["im"],
+        "weight": ["tp"],
+        "bias": ["None", "bo3"],
+        "stride": ["2", "(2, 1)", "[3, 2]"],
+        "padding": ["1", "(1, 0)", "[0, 2]"],
+        "dilation": ["2", "(1, 2)", "[2, 1]"],
+        "output_padding": ["1", "(1, 0)", "[0, 1]"],
+    },
+    "torch.nn.functional.conv_transpose3d": _BACK
+    | {
+        "input": ["vol"],
+        "weight": ["tv"],
+        "bias": ["None", "bo3"],
+        "stride": ["2", "(2, 1, 1)", "[1, 2, 3]"],
+        "padding": ["1", "(1, 0, 0)", "[0, 1, 2]"],
+        "dilation": ["2", "(1, 2, 1)", "[2, 1, 1]"],
+        "output_padding": ["1", "(1, 0, 1)", "[0, 1, 1]"],
     },
     # layers
     "torch.nn.Flatten": {"start_dim": ["2", "0"], "end_dim": ["2", "-2"]},
@@ -561,7 +615,10 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     | {
         "in_channels": ["4"],
         "out_channels": ["6"],
-        "kernel_size": ["3", "2", "(3,)"],
+        "kernel_size": ["3", "2", "(3,)", "[2]"],
+        "stride": ["2", "3", "(2,)", "[3]"],
+        "padding": ["1", "2", "(1,)", "[2]", "'same'", "'valid'"],
+        "dilation": ["2", "(3,)", "[2]"],
         "dtype": None,
     },
     "torch.nn.Conv2d": _CONV
@@ -582,15 +639,29 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "padding": ["1", "(1, 2, 0)", "'same'"],
         "dtype": None,
     },
-    "torch.nn.ConvTranspose2d": {
-        "in_channels": ["4"],
-        "out_channels": ["6"],
+    "torch.nn.ConvTranspose1d": _BACK
+    | {
+        "kernel_size": ["3", "(2,)", "[4]"],
+        "stride": ["2", "(2,)", "[3]"],
+        "padding": ["1", "(1,)", "[2]"],
+        "dilation": ["2", "(3,)", "[2]"],
+        "output_padding": ["1", "(1,)", "[0]"],
+    },
+    "torch.nn.ConvTranspose2d": _BACK
+    | {
         "kernel_size": ["3", "(2, 3)"],
         "stride": ["2", "(2, 1)"],
         "padding": ["1", "(1, 0)"],
         "dilation": ["2"],
-        "output_padding": None,
-        "dtype": None,
+        "output_padding": ["1", "(1, 0)", "[0, 1]"],
+    },
+    "torch.nn.ConvTranspose3d": _BACK
+    | {
+        "kernel_size": ["3", "(2, 3, 2)", "[1, 2, 3]"],
+        "stride": ["2", "(2, 1, 1)", "[1, 2, 3]"],
+        "padding": ["1", "(1, 0, 0)", "[0, 1, 2]"],
+        "dilation": ["2", "(1, 2, 1)", "[2, 1, 1]"],
+        "output_padding": ["1", "(1, 0, 1)", "[0, 1, 1]"],
     },
     "torch.nn.BatchNorm1d": {"num_features": ["4"], "dtype": None},
     "torch.nn.BatchNorm2d": {"num_features": ["4"], "dtype": None},
@@ -1016,6 +1087,7 @@ LAYER_INPUTS = {
     "torch.nn.CrossEntropyLoss": ["lg", "cls"], "torch.nn.NLLLoss": ["lp", "cls"],
     "torch.nn.Linear": ["fe"], "torch.nn.Conv1d": ["seq"], "torch.nn.Conv2d": ["im"],
     "torch.nn.Conv3d": ["vol"], "torch.nn.ConvTranspose2d": ["im"], "torch.nn.PReLU": ["im"],
+    "torch.nn.ConvTranspose1d": ["seq"], "torch.nn.ConvTranspose3d": ["vol"],
     "torch.nn.BatchNorm1d": ["seq"], "torch.nn.BatchNorm2d": ["im"],
     "torch.nn.BatchNorm3d": ["vol"],
     "torch.nn.InstanceNorm1d": ["seq"], "torch.nn.InstanceNorm2d": ["im"],
@@ -1053,6 +1125,8 @@ BESIDE = {
     "decoupled_weight_decay": {"weight_decay": "0.1"},
     "step": {"end": "7"},
     "count_include_pad": {"padding": "1"},
+    "padding_mode": {"padding": "1"},
+    "output_padding": {"stride": "2"},
 }
 _DIM = ({"dim"}, "dim", "-1")
 PLAIN = {

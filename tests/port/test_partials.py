@@ -50,7 +50,6 @@ def test_keywords_of_other_layers_get_mindspores_names():
 @pytest.mark.parametrize(
     ("code", "name"),
     [
-        ("conv = partial(nn.Conv2d, padding_mode='reflect')", "padding_mode"),
         ("pool = partial(nn.MaxPool1d, padding=1)", "padding"),
         ("lstm = partial(nn.LSTM, proj_size=2)", "proj_size"),
     ],

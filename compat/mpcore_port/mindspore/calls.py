@@ -16,7 +16,7 @@ from mpcore_port.names import code_of, expression
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Refused", "map_call"]
+__all__ = ["Refused", "map_call", "of_heirs"]
 
 _ATOMS = (
     cst.Name,
@@ -69,18 +69,30 @@ def map_call(
         if name not in bound.given and not bound.extra:
             row = replace(row, to=other)
     if other := _by_given(row, bound):  # it takes torch's arguments: nothing of the row's changes
-        row = Mapping(
-            row.name,
-            to=other,
-            params=row.params,
-            drop=row.drop,
-            reason=row.reason,
-            effect=row.effect,
-        )
+        row = _with_torchs(row, other)
     _check(row, bound)
     if row.expr or row.bare:
         return _expression(row, bound, receiver)
     return _with_arguments(row, call, bound)
+
+
+def of_heirs(row: Mapping) -> Mapping:
+    """Return the row of a layer where a class is made of it."""
+    return replace(_with_torchs(row, row.heir), heir=row.heir)
+
+
+def _with_torchs(row: Mapping, to: str) -> Mapping:
+    """Return the row of what takes torch's arguments in place of MindSpore's own."""
+    refused = {name: why for name, why in row.refuse.items() if name not in row.given}
+    return Mapping(
+        row.name,
+        to=to,
+        params=row.params,
+        drop=row.drop,
+        refuse=refused,
+        reason=row.reason,
+        effect=row.effect,
+    )
 
 
 def _in_order(row: Mapping, call: cst.Call) -> cst.Call:
@@ -467,15 +479,7 @@ def _shape_tuple(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
     return [arg.with_changes(value=expression(f"port.as_tuple({code})"))]
 
 
-def _function_padding(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
-    """Functions take two sizes; only words are refused."""
-    if isinstance(arg.value, cst.SimpleString):
-        return _conv_padding(row, arg, call)
-    return [_keyword("padding", arg.value).with_changes(comma=arg.comma)]
-
-
 _SPECIAL = {
-    "function_padding": _function_padding,
     "conv_padding": _conv_padding,
     "batch_norm_momentum": _batch_norm_momentum,
     "shape_tuple": _shape_tuple,

@@ -28,8 +28,8 @@ _PLACES = frozenset(
 
 # By what stands in a place, not by the place; run in test_run_to_the_end.py.
 _BY_NAME = {("torch.randint", "size")}
-# What has to fit another argument; run in test_pictures_facts.py.
-_FITTED = {("torch.nn.functional.conv2d", "groups")}
+# What has to fit another argument; run in test_convolutions.py.
+_FITTED = {(f"torch.nn.functional.conv{n}d", "groups") for n in (1, 2, 3)}
 _EMPTY = re.compile(r"^[\[(]?(\d+\s*,\s*)*0\b(?!\.)")
 _MANY_WORDS = 8  # equations, not choices
 

@@ -46,6 +46,7 @@ class Mapping:
         to: new name; the arguments stay.
         value: what stands for the name where it is not called; "" for ``to``.
         kind_of: what stands for it where only a type is asked for; "" for the same.
+        heir: class with torch's arguments and settings, for classes that are made of a layer.
         params: torch's signature; empty where arguments are not looked at.
         keywords: new names of arguments.
         pin: code that is written out for an argument that was left to its default.
@@ -79,6 +80,7 @@ class Mapping:
     to: str = ""
     value: str = ""
     kind_of: str = ""
+    heir: str = ""
     params: tuple[Param, ...] = ()
     keywords: dict[str, str] = field(default_factory=dict)
     pin: dict[str, str] = field(default_factory=dict)

@@ -141,7 +141,7 @@ class CallRule(PortRule):
             row = replace(row, params=(), expr="")
             new = sized(old, new)
         if _SIZED_LAYER.fullmatch(name):
-            new = _sided(name, old, _counted(old, new, at), at)
+            new = _sided(name, row, old, _counted(old, new, at), at)
         try:
             new, row = weights_alone(old, new, row, at) or (new, row)
             new = of_a_queue(name, old, new, at)
@@ -251,9 +251,9 @@ _PADDING = 4
 """Where a convolution of torch takes its padding, behind channels, kernel and stride."""
 
 
-def _sided(name: str, old: cst.Call, new: cst.Call, at: At) -> cst.Call:
+def _sided(name: str, row: Mapping, old: cst.Call, new: cst.Call, at: At) -> cst.Call:
     """Have a convolution's padding written for each edge where a name may hold sizes of axes."""
-    if not name.startswith("torch.nn.Conv"):
+    if not name.startswith("torch.nn.Conv") or not row.special:
         return new
     args = list(new.args)
     for place, (before, arg) in enumerate(zip(old.args, new.args, strict=True)):
@@ -379,6 +379,10 @@ class NameRule(PortRule):
             word = row.kind_of
         if not word:
             return at.refuse(self, old, "it is mapped where it is called, not as a value")
+        if row.heir and isinstance(self._holder(old, at), cst.ClassDef):
+            made = cst.parse_expression(row.heir)
+            at.note(self, old, made, _kind(row), _HEIR, row.effect)
+            return made
         if word.startswith("(") and isinstance(self._holder(old, at), cst.ClassDef):
             return at.refuse(self, old, _ABSTRACT)
         made = expression(wording(at, word))
@@ -494,6 +498,7 @@ _ABSTRACT = "MindSpore's layers have no such class: take the layer that is meant
 
 _NOT_SEEN = "it is called where this was not looked at"
 _BY_TORCH = "it takes torch's arguments where it is called; one that has no equal raises there"
+_HEIR = "it has torch's settings and weights, by torch's names"
 _COMPARED = "it is compared; where MindSpore's arguments differ, what was handed on is a partial"
 
 

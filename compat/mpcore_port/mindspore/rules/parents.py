@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.calls import Refused, map_call, of_heirs
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.place import PortRule, by_name, named
 from mpcore_port.names import code_of
@@ -37,6 +38,8 @@ class ParentRule(PortRule):
         row = _of_super(old, at) or _of_heir(old, at)
         if row is None or not old.args:
             return None
+        if row.to == row.heir and any(arg.star for arg in old.args):
+            row = replace(row, refuse={})  # it raises there: it takes all that torch's takes
         row = named(at, row)
         first = 1 if _is_unbound(old) else 0  # self
         asked = old.with_changes(args=[_settled(arg, arg, at) for arg in old.args[first:]])
@@ -72,7 +75,9 @@ def _row(owner: cst.ClassDef, at: At) -> Mapping | None:
     if len(layers) != 1 or layers[0] in _PLAIN:
         return None
     row = by_name(layers[0], at.options)
-    return row if row is not None and row.to and not row.refuse_all else None
+    if row is None or not row.to or row.refuse_all:
+        return None
+    return of_heirs(row) if row.heir else row
 
 
 def _of_super(call: cst.Call, at: At) -> Mapping | None:

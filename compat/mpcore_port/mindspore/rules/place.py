@@ -177,6 +177,7 @@ _PLACES = (
     (re.compile(r"^torch\.cuda\.(?:random|memory)\.(\w+)$"), r"torch.cuda.\1"),
     (re.compile(r"^torch\.autograd\.variable\.Variable$"), "torch.autograd.Variable"),
     (re.compile(r"^torch\._six\.inf$"), "torch.inf"),  # up to 1.12
+    (re.compile(r"^torch\.(conv(?:_transpose)?[123]d)$"), r"torch.nn.functional.\1"),
     (  # old spellings of the same
         re.compile(
             r"^torch\.nn\.init\.(uniform|normal|constant|(?:xavier|kaiming)_(?:uniform|normal)|orthogonal)$"
@@ -251,6 +252,8 @@ def named(at: At, row: Mapping) -> Mapping:
     return replace(
         row,
         to=wording(at, row.to),
+        heir=wording(at, row.heir),
+        given={name: wording(at, other) for name, other in row.given.items()},
         expr=wording(at, row.expr),
         bare=wording(at, row.bare),
         stars=wording(at, row.stars),
