@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ACCELERATORS",
+    "DISTRIBUTED",
     "STATEMENTS",
     "Binding",
     "Names",
@@ -65,6 +66,11 @@ _HANDS_BACK = frozenset(
     )
 )
 """Methods of accelerate's Accelerator that return what they are given, as far as kinds go."""
+DISTRIBUTED = frozenset(
+    f"{module}.DistributedOptimizer"
+    for module in ("horovod.torch", "mpcore_compat.horovod", "mpcore_port_runtime.horovod")
+)
+"""What returns the optimizer that it is given, as far as kinds go."""
 _DEPTH = 12  # assignments that are followed; x = y = ... longer than that is a riddle
 
 
@@ -412,8 +418,13 @@ class Names:
         return self.prepared(node)
 
     def prepared(self, node: Any) -> list[cst.BaseExpression]:
-        """Return what a call of an Accelerator hands back, each in its place; [] of other nodes."""
+        """Return what a call of an Accelerator hands back, each in its place; [] of other nodes.
+
+        Of horovod's DistributedOptimizer the optimizer that it is around.
+        """
         func = node.func if type(node) is cst.Call else None
+        if func is not None and self.called(node) in DISTRIBUTED:
+            return _wrapped(node)
         if type(func) is not cst.Attribute or func.attr.value not in _HANDS_BACK:
             return []
         given = [arg for arg in node.args if arg.keyword is None]
@@ -478,6 +489,12 @@ class Names:
                 if keyword == binding.node.name.value or (not keyword and index == place):
                     values.append(arg.value)
         return values
+
+
+def _wrapped(call: cst.Call) -> list[cst.BaseExpression]:
+    named = [a for a in call.args if a.keyword is not None and a.keyword.value == "optimizer"]
+    first = [a for a in call.args[:1] if a.keyword is None and not a.star]
+    return [arg.value for arg in (named or first)]
 
 
 def _is_none(node: cst.CSTNode) -> bool:

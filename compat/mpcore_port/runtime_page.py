@@ -27,6 +27,7 @@ _PARTS = (
     "apex",
     "augment",
     "distributions",
+    "horovod",
     "inits",
     "networks",
     "others",

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.names import code_of, dotted, string_of
+from mpcore_port.names import DISTRIBUTED, code_of, dotted, string_of
 from mpcore_port.packages import package_of
 from mpcore_port.scan import SCALERS, is_optimizer, is_scheduler
 
@@ -65,6 +65,8 @@ _OTHERS = (
     (re.compile(r"timm\.loss\.|timm\.(models\.)?layers\.(\w+\.)?[A-Z]"), "module"),
     (re.compile(r"einops\.layers\.torch\."), "module"),
     (re.compile(r"einops\.(rearrange|reduce|repeat)$"), "tensor"),
+    (re.compile(r"horovod\.torch\.(allreduce|allgather|broadcast)_?$"), "tensor"),
+    (re.compile(r"horovod\.torch\.(\w+_)?(rank|size|built|object)$"), "neutral"),
 )
 
 
@@ -345,6 +347,8 @@ class Values:
             return "scheduler"
         if name.startswith("torch.optim.") and last[:1].isupper():
             return "optimizer"
+        if name in DISTRIBUTED:
+            return self._joined([self._kind(one) for one in self.names.prepared(node)]) or UNKNOWN
         other = next((kind for pattern, kind in _OTHERS if pattern.match(name)), "")
         if other:
             return other

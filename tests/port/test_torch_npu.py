@@ -153,6 +153,8 @@ STAYS = {
     "calls": "import torch\nwhole = isinstance(model, torch.nn.DataParallel)\n",
     "profiler": "import mine\nmine.profile(experimental_config=1).key_averages()\n",
     "flagged": "import re\nre.compile('x')\n",
+    "horovod": "import horovod_like.torch as hvd\nfrom mine.horovod import torch\n",
+    "horovod names": "import horovod_like.torch as hvd\nhvd.elastic.run(f)\nhvd.init(comm=1)\n",
     "apex O1": "import torch\namp.initialize(model, optimizer)\noptimizer.step()\n",
 }
 

@@ -25,6 +25,7 @@ FILES = (
     "apex",
     "vision",
     "others",
+    "horovod",
 )
 
 

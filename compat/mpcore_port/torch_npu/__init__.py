@@ -14,6 +14,7 @@ from mpcore_port.torch_npu.amp import AutocastQuery, CustomFunction, Fused, Make
 from mpcore_port.torch_npu.apex import ApexImports, ApexMessages, ApexParts
 from mpcore_port.torch_npu.apex_native import ApexNative
 from mpcore_port.torch_npu.devices import DeviceFlag, DeviceMethod, DeviceString, Environment
+from mpcore_port.torch_npu.horovod import HorovodImports, HorovodNames
 from mpcore_port.torch_npu.indices import DeviceIndex, PortableCalls
 from mpcore_port.torch_npu.judging import JUDGE
 from mpcore_port.torch_npu.portable import (
@@ -51,6 +52,8 @@ def rules(options: Options) -> list[list[Rule]]:
         [
             ApexImports(),
             ApexParts(),
+            HorovodImports(),
+            HorovodNames(),
             Packages(),
             ApexMessages(),
             ImportNames(),
@@ -84,6 +87,8 @@ def _portable() -> list[Rule]:
     return [
         ApexImports(),
         ApexParts(),
+        HorovodImports(),
+        HorovodNames(),
         Packages(),
         ApexMessages(),
         PortableImports(),

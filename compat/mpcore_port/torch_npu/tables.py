@@ -65,6 +65,10 @@ def apis() -> list[Api]:
         rows[row["name"]] = Api(row["name"], "", "refused", row["reason"])
     for row in data["apex"]:
         rows[row["name"]] = Api(row["name"], row["to"], "changed", row["reason"], row["effect"])
+    row = data["horovod"]
+    rows["horovod.torch"] = Api(
+        "horovod.torch", "mpcore_compat.horovod", "changed", row["reason"], row["effect"]
+    )
     return [rows[name] for name in sorted(rows)]
 
 

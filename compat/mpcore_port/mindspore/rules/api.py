@@ -61,8 +61,11 @@ _WAYS = {
 }
 """Ways out, by package; nobody has compared their numbers."""
 _UNKNOWN = "MindSpore has no equal that the porter knows"
-_ROOTS_MAPPED = ("torch", "apex", "torchvision")
+_ROOTS_MAPPED = ("torch", "apex", "horovod", "torchvision")
 _ADVICE = {
+    "horovod.torch.elastic": "one process trains it, which no other joins: call its function",
+    "horovod.torch": "not ported: of it what a loop in one process takes is",
+    "horovod": "not ported: of it horovod.torch is, in one process",
     "torchvision.models": (
         "no networks of torchvision, and no weights are fetched: write it as a Cell (the package "
         "mindcv has the usual ones) and take the weights along with mpcore convert-weights"

@@ -40,7 +40,7 @@ _NATIVE = {"SGD", "Adam", "AdamW", "RMSprop", "Adagrad"}
 _ABOVE_ZERO = {"RMSprop", "Adagrad"}
 _ZERO = re.compile(r"^0(\.0*)?$")
 _OTHERS = {"Adadelta", "Adamax", "NAdam", "RAdam", "Optimizer"}
-_BY_HAND = re.compile(r"param_groups?\b|\.data\b|add_param_group|\.\w+[a-z]_\(")
+_BY_HAND = re.compile(r"param_groups?\b|\.data\b|add_param_group|\.\w+[a-z]_\(|\bhorovod\b")
 _ALLOWED = re.compile(
     r"\.(unscale|clip_grad_norm|clip_grad_value|kaiming_\w+|xavier_\w+|\w*normal|"
     r"\w*uniform|constant|zeros|ones|requires_grad|manual_seed)_\("
