@@ -19,9 +19,10 @@ from fact_cases import Case, cases_of, source_of
 from fact_judge import verdict
 
 from mpcore_port.engine import port_text
-from mpcore_port.mindspore.rules import api, tensors
-from mpcore_port.mindspore.rules.native import NativeRule
+from mpcore_port.mindspore.rules.names import api
+from mpcore_port.mindspore.rules.names.native import NativeRule
 from mpcore_port.mindspore.rules.place import by_name
+from mpcore_port.mindspore.rules.values import tensors
 from mpcore_port.mindspore.tables import table
 from mpcore_port.targets import load_target
 

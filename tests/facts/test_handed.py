@@ -14,7 +14,7 @@ pytest.importorskip("mindspore")
 from fact_run import Pair, execute
 
 import mpcore_port_runtime as port
-from mpcore_port.mindspore.rules.handed import FACTORIES
+from mpcore_port.mindspore.rules.names.handed import FACTORIES
 
 
 def through_names(cases):

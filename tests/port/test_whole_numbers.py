@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from mpcore_port.mindspore.checked import signature
-from mpcore_port.mindspore.rules import native
+from mpcore_port.mindspore.rules.names import native
 
 from .ports import beside, loaded, ported
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from mpcore_port.mindspore.checked import results
 from mpcore_port.mindspore.gate import was_compared
-from mpcore_port.mindspore.rules.flags import ELSEWHERE
+from mpcore_port.mindspore.rules.names.flags import ELSEWHERE
 from mpcore_port.mindspore.rules.place import is_port
 from mpcore_port.mindspore.tables import table
 from mpcore_port.packages import package_of

@@ -10,65 +10,65 @@ from mpcore_port.facts import Api
 from mpcore_port.messages import PackageMessages
 from mpcore_port.mindspore.judging import JUDGE
 from mpcore_port.mindspore.loop.rule import LoopRule
-from mpcore_port.mindspore.rules.accelerated import AcceleratedRule
-from mpcore_port.mindspore.rules.accelerator import AcceleratorRule
-from mpcore_port.mindspore.rules.aliases import AliasRule
-from mpcore_port.mindspore.rules.annotated import AnnotatedRule
-from mpcore_port.mindspore.rules.annotation_names import AnnotationRule
-from mpcore_port.mindspore.rules.apart import ApartRule
-from mpcore_port.mindspore.rules.api import CallRule, ImportRule, NameRule, StatementRule
-from mpcore_port.mindspore.rules.attributes import AttributeRule, RangeRule
-from mpcore_port.mindspore.rules.bound_amp import BoundAmpRule
-from mpcore_port.mindspore.rules.by_word import WordRule
-from mpcore_port.mindspore.rules.class_names import ClassNameRule
-from mpcore_port.mindspore.rules.data_attribute import DataRule, KeptDataRule
-from mpcore_port.mindspore.rules.firsts import FirstRule
-from mpcore_port.mindspore.rules.flags import DeviceFlagRule, DeviceOfRule
-from mpcore_port.mindspore.rules.forward_words import ForwardWordRule
-from mpcore_port.mindspore.rules.getters import GetterRule
-from mpcore_port.mindspore.rules.groups import GroupRule
-from mpcore_port.mindspore.rules.in_place import AloneRule, BehindRule
-from mpcore_port.mindspore.rules.in_place_functions import InPlaceFunctionRule
-from mpcore_port.mindspore.rules.indexes import EmptyRule, IndexRule
-from mpcore_port.mindspore.rules.kept_names import AliasOfDataRule
-from mpcore_port.mindspore.rules.kinds import KindRule, SameKindRule
-from mpcore_port.mindspore.rules.layers_in_place import LayerInPlaceRule
-from mpcore_port.mindspore.rules.leaves import LeafRule
-from mpcore_port.mindspore.rules.mode import ModeRule
-from mpcore_port.mindspore.rules.native import NativeRule
-from mpcore_port.mindspore.rules.numbers import GivenNumberRule, NumberRule
-from mpcore_port.mindspore.rules.of_python import PythonRule
-from mpcore_port.mindspore.rules.old_order import OldOrderRule
-from mpcore_port.mindspore.rules.only_shown import GuardRule
-from mpcore_port.mindspore.rules.own_optimizers import OwnStepRule
-from mpcore_port.mindspore.rules.parents import ParentRule
-from mpcore_port.mindspore.rules.partials import PartialRule
-from mpcore_port.mindspore.rules.penalties import PenaltyRule
-from mpcore_port.mindspore.rules.raising import RaisingRule
-from mpcore_port.mindspore.rules.released import ReleasedRule
-from mpcore_port.mindspore.rules.repeats import RepeatRule
-from mpcore_port.mindspore.rules.resized import ResizedRule
-from mpcore_port.mindspore.rules.rows import RowRule
-from mpcore_port.mindspore.rules.saved import PutBackRule
-from mpcore_port.mindspore.rules.sequential import SequentialRule
-from mpcore_port.mindspore.rules.settings import SettingRule
-from mpcore_port.mindspore.rules.shared import SharedRule
-from mpcore_port.mindspore.rules.shown import ShownRule
-from mpcore_port.mindspore.rules.strides import StrideRule
-from mpcore_port.mindspore.rules.switches import SwitchRule
-from mpcore_port.mindspore.rules.taken import TakenRule
-from mpcore_port.mindspore.rules.tensors import (
+from mpcore_port.mindspore.rules.changes.data_attribute import DataRule, KeptDataRule
+from mpcore_port.mindspore.rules.changes.in_place import AloneRule, BehindRule
+from mpcore_port.mindspore.rules.changes.in_place_functions import InPlaceFunctionRule
+from mpcore_port.mindspore.rules.changes.layers_in_place import LayerInPlaceRule
+from mpcore_port.mindspore.rules.changes.resized import ResizedRule
+from mpcore_port.mindspore.rules.changes.rows import RowRule
+from mpcore_port.mindspore.rules.changes.shared import SharedRule
+from mpcore_port.mindspore.rules.losses.accelerated import AcceleratedRule
+from mpcore_port.mindspore.rules.losses.annotated import AnnotatedRule
+from mpcore_port.mindspore.rules.losses.firsts import FirstRule
+from mpcore_port.mindspore.rules.losses.penalties import PenaltyRule
+from mpcore_port.mindspore.rules.losses.raising import RaisingRule
+from mpcore_port.mindspore.rules.losses.released import ReleasedRule
+from mpcore_port.mindspore.rules.losses.switches import SwitchRule
+from mpcore_port.mindspore.rules.losses.training import TrainingRule
+from mpcore_port.mindspore.rules.losses.watching import WatchingRule
+from mpcore_port.mindspore.rules.names.accelerator import AcceleratorRule
+from mpcore_port.mindspore.rules.names.aliases import AliasRule
+from mpcore_port.mindspore.rules.names.annotation_names import AnnotationRule
+from mpcore_port.mindspore.rules.names.api import CallRule, ImportRule, NameRule, StatementRule
+from mpcore_port.mindspore.rules.names.bound_amp import BoundAmpRule
+from mpcore_port.mindspore.rules.names.by_word import WordRule
+from mpcore_port.mindspore.rules.names.class_names import ClassNameRule
+from mpcore_port.mindspore.rules.names.flags import DeviceFlagRule, DeviceOfRule
+from mpcore_port.mindspore.rules.names.forward_words import ForwardWordRule
+from mpcore_port.mindspore.rules.names.kinds import KindRule, SameKindRule
+from mpcore_port.mindspore.rules.names.native import NativeRule
+from mpcore_port.mindspore.rules.names.of_python import PythonRule
+from mpcore_port.mindspore.rules.names.old_order import OldOrderRule
+from mpcore_port.mindspore.rules.names.only_shown import GuardRule
+from mpcore_port.mindspore.rules.names.partials import PartialRule
+from mpcore_port.mindspore.rules.names.shown import ShownRule
+from mpcore_port.mindspore.rules.names.words import WordsRule
+from mpcore_port.mindspore.rules.networks.getters import GetterRule
+from mpcore_port.mindspore.rules.networks.mode import ModeRule
+from mpcore_port.mindspore.rules.networks.parents import ParentRule
+from mpcore_port.mindspore.rules.networks.saved import PutBackRule
+from mpcore_port.mindspore.rules.networks.sequential import SequentialRule
+from mpcore_port.mindspore.rules.networks.settings import SettingRule
+from mpcore_port.mindspore.rules.networks.taken import TakenRule
+from mpcore_port.mindspore.rules.optimizers.groups import GroupRule
+from mpcore_port.mindspore.rules.optimizers.own_optimizers import OwnStepRule
+from mpcore_port.mindspore.rules.optimizers.wrappers import WrapperRule
+from mpcore_port.mindspore.rules.tidy import TidyRule
+from mpcore_port.mindspore.rules.values.apart import ApartRule
+from mpcore_port.mindspore.rules.values.attributes import AttributeRule, RangeRule
+from mpcore_port.mindspore.rules.values.indexes import EmptyRule, IndexRule
+from mpcore_port.mindspore.rules.values.kept_names import AliasOfDataRule
+from mpcore_port.mindspore.rules.values.leaves import LeafRule
+from mpcore_port.mindspore.rules.values.numbers import GivenNumberRule, NumberRule
+from mpcore_port.mindspore.rules.values.repeats import RepeatRule
+from mpcore_port.mindspore.rules.values.strides import StrideRule
+from mpcore_port.mindspore.rules.values.tensors import (
     ForwardRule,
     GradRule,
     MethodRule,
 )
-from mpcore_port.mindspore.rules.tidy import TidyRule
-from mpcore_port.mindspore.rules.training import TrainingRule
-from mpcore_port.mindspore.rules.wanted import WantedRule
-from mpcore_port.mindspore.rules.watching import WatchingRule
-from mpcore_port.mindspore.rules.whole import WholeRule
-from mpcore_port.mindspore.rules.words import WordsRule
-from mpcore_port.mindspore.rules.wrappers import WrapperRule
+from mpcore_port.mindspore.rules.values.wanted import WantedRule
+from mpcore_port.mindspore.rules.values.whole import WholeRule
 from mpcore_port.mindspore.tables import FILES, table
 from mpcore_port.targets import Target
 

@@ -11,7 +11,7 @@ import libcst as cst
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.description import Act, NotPlain, Region
 from mpcore_port.mindspore.loop.handed import handed_to, without_text
-from mpcore_port.mindspore.rules.names_in import assigned, read
+from mpcore_port.mindspore.rules.losses.names_in import assigned, read
 from mpcore_port.mindspore.rules.place import has_unknown_base
 from mpcore_port.names import code_of, dotted
 from mpcore_port.packages import of_another_file
@@ -20,7 +20,7 @@ from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimize
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from mpcore_port.mindspore.rules.planned import Sink
+    from mpcore_port.mindspore.rules.losses.planned import Sink
     from mpcore_port.rule import At
 
 __all__ = ["UNCHANGED", "Acts", "is_scaler", "negated"]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     import libcst as cst
 
-    from mpcore_port.mindspore.rules.planned import Sink
+    from mpcore_port.mindspore.rules.losses.planned import Sink
 
 __all__ = ["Act", "Block", "Forward", "Group", "Line", "NotPlain", "Region"]
 

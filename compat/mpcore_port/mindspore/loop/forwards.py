@@ -9,18 +9,24 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.description import Forward, Line, NotPlain, Region
-from mpcore_port.mindspore.rules.flow import slice_of
-from mpcore_port.mindspore.rules.names_in import assigned, assigned_first, jumps, read, read_first
-from mpcore_port.mindspore.rules.networks_in import networks_given, parameters_read
+from mpcore_port.mindspore.rules.losses.flow import slice_of
+from mpcore_port.mindspore.rules.losses.names_in import (
+    assigned,
+    assigned_first,
+    jumps,
+    read,
+    read_first,
+)
+from mpcore_port.mindspore.rules.losses.networks_in import networks_given, parameters_read
+from mpcore_port.mindspore.rules.losses.stale import stale
 from mpcore_port.mindspore.rules.place import is_module
-from mpcore_port.mindspore.rules.stale import stale
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from mpcore_port.mindspore.loop.description import Block
-    from mpcore_port.mindspore.rules.planned import Sink
+    from mpcore_port.mindspore.rules.losses.planned import Sink
     from mpcore_port.rule import At
 
 __all__ = ["fixed_names", "forward_of", "in_order", "made_in"]

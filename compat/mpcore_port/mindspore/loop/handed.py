@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker
-from mpcore_port.mindspore.rules.names_in import assigned_first, read
+from mpcore_port.mindspore.rules.losses.names_in import assigned_first, read
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
     from mpcore_port.mindspore.loop.description import Act
-    from mpcore_port.mindspore.rules.planned import Sink
+    from mpcore_port.mindspore.rules.losses.planned import Sink
     from mpcore_port.rule import At
 
 __all__ = ["Handed", "handed_to", "without_text"]

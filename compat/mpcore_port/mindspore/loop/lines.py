@@ -10,9 +10,9 @@ import libcst as cst
 from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.loop.acts import UNCHANGED, negated
 from mpcore_port.mindspore.loop.description import Block, Line, NotPlain, Region
-from mpcore_port.mindspore.rules.flow import slice_of
-from mpcore_port.mindspore.rules.names_in import read
-from mpcore_port.mindspore.rules.planned import Sink
+from mpcore_port.mindspore.rules.losses.flow import slice_of
+from mpcore_port.mindspore.rules.losses.names_in import read
+from mpcore_port.mindspore.rules.losses.planned import Sink
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
-from mpcore_port.mindspore.rules.names_in import assigned, read
+from mpcore_port.mindspore.rules.losses.names_in import assigned, read
 from mpcore_port.names import code_of, dotted
 from mpcore_port.policy import number
 from mpcore_port.scan import SCALERS, arguments

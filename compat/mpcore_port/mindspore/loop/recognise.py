@@ -15,8 +15,8 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
-from mpcore_port.mindspore.rules.between import disturbed
-from mpcore_port.mindspore.rules.carried import (
+from mpcore_port.mindspore.rules.losses.between import disturbed
+from mpcore_port.mindspore.rules.losses.carried import (
     carrying,
     constant,
     needed_again,
@@ -24,8 +24,8 @@ from mpcore_port.mindspore.rules.carried import (
     values_alone,
     weights_run,
 )
-from mpcore_port.mindspore.rules.lasting import lasts
-from mpcore_port.mindspore.rules.names_in import (
+from mpcore_port.mindspore.rules.losses.lasting import lasts
+from mpcore_port.mindspore.rules.losses.names_in import (
     assigned,
     assigned_first,
     jumps,
@@ -34,10 +34,10 @@ from mpcore_port.mindspore.rules.names_in import (
     set_parts,
     surely_made,
 )
-from mpcore_port.mindspore.rules.networks_in import parameters_read
+from mpcore_port.mindspore.rules.losses.networks_in import parameters_read
+from mpcore_port.mindspore.rules.losses.touching import may_touch
+from mpcore_port.mindspore.rules.losses.twice import keeps_nothing
 from mpcore_port.mindspore.rules.place import is_module
-from mpcore_port.mindspore.rules.touching import may_touch
-from mpcore_port.mindspore.rules.twice import keeps_nothing
 from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw
 from mpcore_port.scan import is_clip

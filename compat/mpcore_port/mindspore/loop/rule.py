@@ -15,11 +15,11 @@ from mpcore_port.mindspore.loop.prepared import prepared_of
 from mpcore_port.mindspore.loop.recognise import steps_of_scope
 from mpcore_port.mindspore.loop.scalers import Scalers
 from mpcore_port.mindspore.loop.write import write_scope
-from mpcore_port.mindspore.rules.accelerated import accelerates
-from mpcore_port.mindspore.rules.names_in import read
-from mpcore_port.mindspore.rules.own_passes import own_passes
+from mpcore_port.mindspore.rules.losses.accelerated import accelerates
+from mpcore_port.mindspore.rules.losses.names_in import read
+from mpcore_port.mindspore.rules.losses.own_passes import own_passes
+from mpcore_port.mindspore.rules.losses.plan import plans_of, trains_nothing
 from mpcore_port.mindspore.rules.place import PortRule, need
-from mpcore_port.mindspore.rules.plan import plans_of, trains_nothing
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:

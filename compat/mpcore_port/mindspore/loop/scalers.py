@@ -8,8 +8,8 @@ import libcst as cst
 
 from mpcore_port.children import Walker
 from mpcore_port.mindspore.loop.description import NotPlain
+from mpcore_port.mindspore.rules.losses.plan import plans_of
 from mpcore_port.mindspore.rules.place import need
-from mpcore_port.mindspore.rules.plan import plans_of
 from mpcore_port.names import code_of, dotted
 from mpcore_port.policy import number
 from mpcore_port.scan import SCALERS, arguments

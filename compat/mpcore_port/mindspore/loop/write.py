@@ -14,8 +14,8 @@ from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, 
 from mpcore_port.mindspore.loop.forwards import fixed_names, free_names, made_in
 from mpcore_port.mindspore.loop.handed import without_text
 from mpcore_port.mindspore.loop.lines import every
-from mpcore_port.mindspore.rules.names_in import _Read as Reading
-from mpcore_port.mindspore.rules.names_in import (
+from mpcore_port.mindspore.rules.losses.names_in import _Read as Reading
+from mpcore_port.mindspore.rules.losses.names_in import (
     assigned,
     assigned_first,
     bound_before,
@@ -24,8 +24,8 @@ from mpcore_port.mindspore.rules.names_in import (
     set_parts,
     surely_made,
 )
-from mpcore_port.mindspore.rules.native import becomes_partial
-from mpcore_port.mindspore.rules.networks_in import networks_given
+from mpcore_port.mindspore.rules.losses.networks_in import networks_given
+from mpcore_port.mindspore.rules.names.native import becomes_partial
 from mpcore_port.mindspore.rules.place import FULL_GRAPH, is_module
 from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw

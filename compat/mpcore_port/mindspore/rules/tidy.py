@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
-from mpcore_port.mindspore.rules.apart import stand_apart
-from mpcore_port.mindspore.rules.native import runtime_name
+from mpcore_port.mindspore.rules.names.native import runtime_name
 from mpcore_port.mindspore.rules.place import PortRule, need
+from mpcore_port.mindspore.rules.values.apart import stand_apart
 from mpcore_port.names import code_of, dotted, string_of
 from mpcore_port.places import raw
 

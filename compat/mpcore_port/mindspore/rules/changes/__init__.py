@@ -1,0 +1,1 @@
+"""Tensors that are changed in place, and who else holds them."""

@@ -1,0 +1,1 @@
+"""Losses: what they are made of, and the function that each becomes."""

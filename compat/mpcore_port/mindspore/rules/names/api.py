@@ -1,0 +1,827 @@
+"""Names of torch: functions, layers, optimizers, values, imports."""
+
+from __future__ import annotations
+
+import json
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import libcst as cst
+
+from mpcore_port.children import calls_in
+from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.gate import doubts
+from mpcore_port.mindspore.rules.changes.partly import started_in_part
+from mpcore_port.mindspore.rules.losses.inputs import only_forgets
+from mpcore_port.mindspore.rules.names.handed import asks_for_type, is_looked_at, maker_of
+from mpcore_port.mindspore.rules.names.only_shown import (
+    are_switches,
+    is_only_shown,
+    is_switch,
+    sets_switches,
+)
+from mpcore_port.mindspore.rules.names.partials import bent, is_bound, unbindable
+from mpcore_port.mindspore.rules.names.words import holds_no_tensor
+from mpcore_port.mindspore.rules.networks.saved import listed, weights_alone
+from mpcore_port.mindspore.rules.networks.scripted import EXPORTED, is_exported
+from mpcore_port.mindspore.rules.optimizers.own_optimizers import BASES
+from mpcore_port.mindspore.rules.place import (
+    PortRule,
+    by_name,
+    is_leaf,
+    is_module,
+    is_numpy_count,
+    named,
+    need,
+    trained_leaves,
+    wording,
+)
+from mpcore_port.mindspore.rules.values.held_otherwise import of_a_queue, of_any_row, of_no_size
+from mpcore_port.names import code_of, expression
+from mpcore_port.packages import imported, package_of
+
+if TYPE_CHECKING:
+    from mpcore_port.mindspore.tables import Mapping
+    from mpcore_port.rule import At, Kind
+
+__all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule", "is_foreign", "sized"]
+
+_FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as Cells"
+_WAYS = {
+    "accelerate": "of it Accelerator and what its loop takes are ported, for one device",
+    "deepspeed": "MindSpore's parallel modes do what it does",
+    "diffusers": "the package mindone has its usual networks",
+    "lightning": "write its loop out, and port that",
+    "pytorch_lightning": "write its loop out, and port that",
+    "timm": "the package mindcv has its usual networks",
+    "torch_geometric": "the package mindspore_gl has its usual layers",
+    "torchmetrics": "mindspore.train has metrics",
+    "transformers": "the package mindnlp has its usual networks",
+}
+"""Ways out, by package; nobody has compared their numbers."""
+_UNKNOWN = "MindSpore has no equal that the porter knows"
+_ROOTS_MAPPED = ("torch", "apex", "horovod", "torchvision")
+_ADVICE = {
+    "horovod.torch.elastic": "one process trains it, which no other joins: call its function",
+    "horovod.torch": "not ported: of it what a loop in one process takes is",
+    "horovod": "not ported: of it horovod.torch is, in one process",
+    "torchvision.models": (
+        "no networks of torchvision, and no weights are fetched: write it as a Cell (the package "
+        "mindcv has the usual ones) and take the weights along with mpcore convert-weights"
+    ),
+    "torchvision.transforms": "not ported: use mindspore.dataset.vision on PIL pictures",
+    "torchvision.datasets": "not ported: write a port.Dataset that reads the files",
+    "torchvision": "not ported: compute it with numpy, or write it with mindspore.ops",
+}
+
+
+def _is_torch(name: str | None) -> bool:
+    if name is None:
+        return False
+    return name.partition(".")[0] in _ROOTS_MAPPED or by_name(name) is not None
+
+
+def _no_equal(name: str) -> str:
+    return next((text for head, text in _ADVICE.items() if name.startswith(head)), _UNKNOWN)
+
+
+def _foreign(small: cst.Import | cst.ImportFrom) -> str:
+    """Return why an import is refused, and what may stand for its package."""
+    roots = {name.partition(".")[0] for name in imported(small)}
+    way = "; ".join(_WAYS[root] for root in sorted(roots & set(_WAYS)))
+    return f"{_FOREIGN}; {way}" if way else _FOREIGN
+
+
+def _kind(row: Mapping) -> Kind:
+    return "changed" if row.effect else "exact"
+
+
+class CallRule(PortRule):
+    """A call of a name of torch becomes a call in MindSpore's terms."""
+
+    name = "call"
+    reason = "the function has this equal in MindSpore"
+    visits = (cst.Call,)
+
+    def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map one call by its row."""
+        name = at.names.called(old)
+        if name is not None and _is_torch(name) and _may_be_another(old.func, at):
+            name = None
+        if name is None:
+            self._chosen(old, at)
+            return self._of_type(old, new, at)
+        if not _is_torch(name) or name is None or _is_of_switch(old, at):
+            return None
+        row = by_name(name, at.options)
+        if name.startswith("torch.__version__.") and isinstance(new.func, cst.Attribute):
+            return self._of_version(old, new, at)
+        if row is None and by_name(name.removesuffix(".__init__"), at.options) is not None:
+            return None  # ParentRule's
+        if row is None:
+            return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
+        if row.shown and is_only_shown(old, at):
+            made = cst.parse_expression(wording(at, row.shown))
+            at.note(self, old, made, "changed", row.refuse_all, _SHOWN)
+            return made
+        if is_optimizer_base(name) and any(is_leaf(part, at) for part in listed(old)):
+            if only_forgets(old, at):
+                at.note(self, old, new.args[0].value, reason=_FORGETS)
+                return new.args[0].value
+            return new.with_changes(func=at.refuse(self, old.func, _LEAF))
+        if name == _VARIABLE and old.args and _is_output(old.args[0].value, at):
+            row = replace(row, expr="ops.stop_gradient({data})", reason=_CUT)
+        goes = row.remove or _sets_default(name, old)
+        if goes and isinstance(at.names.parents.get(old), cst.Expr):
+            return None  # StatementRule takes the line away
+        if is_exported(old, at):
+            return new.with_changes(func=at.refuse(self, old.func, EXPORTED))
+        if name in _WITH and not isinstance(at.names.parents.get(old), cst.WithItem):
+            return new.with_changes(func=at.refuse(self, old.func, _WITH[name]))
+        typed = row.expr or _TYPE.fullmatch(name)
+        if row.to and typed and not _is_listed(old):  # a type: sizes, or values of any kind
+            row = replace(row, params=(), expr="")
+            new = sized(old, new)
+        if _SIZED_LAYER.fullmatch(name):
+            new = _sided(name, row, old, _counted(old, new, at), at)
+        try:
+            new, row = weights_alone(old, new, row, at) or (new, row)
+            new = of_a_queue(name, old, new, at)
+            made = started_in_part(map_call(named(at, row), new), at)
+            made = of_any_row(name, old, of_no_size(name, old, made), at)
+        except Refused as exc:
+            maker = maker_of(name) if any(arg.star for arg in old.args) else ""
+            if not maker:
+                return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+            made = new.with_changes(func=cst.parse_expression(wording(at, maker)))
+            at.note(self, old, made, _kind(row), _BY_TORCH, row.effect)
+            return made
+        if isinstance(made, cst.Call) and code_of(made.func) in row.given.values():
+            made = made.with_changes(func=expression(wording(at, code_of(made.func))))
+        doubted = doubts(row, old, at) if row.params or not name.endswith("Tensor") else []
+        for doubt in doubted:
+            if doubt.is_refused:
+                return new.with_changes(func=at.refuse(self, old.func, doubt.text))
+        if doubted:
+            at.unproven(self, old, doubted[0].text, made)
+        else:
+            at.note(self, old, made, _kind(row), row.reason or "", row.effect)
+        if id(old) in at.once(trained_leaves):
+            text = f"{wording(at, 'ms.Parameter')}({code_of(made)}, name={_bound(old, at)!r})"
+            made = cst.parse_expression(text)
+            at.note(self, old, made, reason="an optimizer moves it: a Parameter")
+        return made
+
+    def _of_type(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Write out a shape that one of several types of tensors is called with."""
+        chosen = at.names.choices(old.func)
+        if not chosen or not all(_TYPE.fullmatch(one) for one in chosen):
+            return None
+        made = sized(old, new)
+        if made is new:
+            return None
+        at.note(self, old, made, reason="a shape means sizes in torch, a tuple values")
+        return made
+
+    def _of_version(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Ask the text of torch's version."""
+        row = by_name("torch.__version__", at.options)
+        if row is None:
+            return None
+        func = cst.Attribute(cst.parse_expression(row.to), new.func.attr)  # type: ignore[attr-defined]
+        made = new.with_changes(func=func)
+        at.note(self, old, made, _kind(row), row.reason, row.effect)
+        return made
+
+    def _chosen(self, call: cst.Call, at: At) -> None:
+        """Say so where one of several functions is called: no row fits the arguments of all."""
+        whole = at.names.qualified(call.func)
+        named = [n for n in [*at.names.choices(call.func), whole] if n and _is_torch(n)]
+        made = [one for one in _handed(call.func, at) if maker_of(one)]
+        for one in made:
+            if text := self._unfit(one, call, at):
+                at.unproven(self, call, f"through a name it may be {one}: {text}")
+                return
+        others = [name for name in named if name not in made]
+        if others and call.args and not all(name.endswith("Tensor") for name in others):
+            at.unproven(
+                self, call, f"{' or '.join(named)}: the arguments are handed on as they are"
+            )
+
+    def _unfit(self, name: str, call: cst.Call, at: At) -> str:
+        """Return why MindSpore's layer cannot be made of torch's arguments; "" if it can."""
+        row = by_name(name, at.options)
+        if row is None or any(arg.star for arg in call.args):
+            return ""
+        try:
+            map_call(row, call)
+        except Refused as exc:
+            return str(exc)
+        return next((doubt.text for doubt in doubts(row, call, at) if doubt.is_refused), "")
+
+
+def _may_be_another(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name is a parameter too: ``if norm is None: norm = nn.BatchNorm2d``."""
+    return isinstance(node, cst.Name) and any(b.kind == "param" for b in at.names.held(node))
+
+
+def _handed(node: cst.BaseExpression, at: At) -> list[str]:
+    """Return the full names that a called name may stand for, as far as the file hands them on."""
+    if not isinstance(node, (cst.Name, cst.Attribute)):
+        return []
+    return sorted({name for one in at.names.origins(node) if (name := at.names.qualified(one))})
+
+
+_SIZED_LAYER = re.compile(
+    r"torch\.nn\.(Linear|Bilinear|Conv\w+|Embedding|\w+Norm\w*|LSTM|GRU|RNN|LSTMCell|GRUCell)"
+)
+_NO_SIZES = ("_weight", "affine", "bias", "dropout", "dtype", "eps", "max_norm", "momentum")
+
+
+def _counted(old: cst.Call, new: cst.Call, at: At) -> cst.Call:
+    """Write ``int(...)`` around sizes that numpy may have computed."""
+    args = []
+    for before, arg in zip(old.args, new.args, strict=True):
+        keyword = before.keyword.value if before.keyword else ""
+        if not before.star and keyword not in _NO_SIZES and is_numpy_count(before.value, at):
+            arg = arg.with_changes(value=cst.Call(cst.Name("int"), [cst.Arg(arg.value)]))
+        args.append(arg)
+    return new.with_changes(args=args)
+
+
+_PADDING = 4
+"""Where a convolution of torch takes its padding, behind channels, kernel and stride."""
+
+
+def _sided(name: str, row: Mapping, old: cst.Call, new: cst.Call, at: At) -> cst.Call:
+    """Have a convolution's padding written for each edge where a name may hold sizes of axes."""
+    if not name.startswith("torch.nn.Conv") or not row.special:
+        return new
+    args = list(new.args)
+    for place, (before, arg) in enumerate(zip(old.args, new.args, strict=True)):
+        keyword = before.keyword.value if before.keyword else ""
+        is_padding = keyword == "padding" or (not keyword and place == _PADDING)
+        value = before.value
+        if is_padding and not isinstance(value, (cst.Tuple, cst.List)) and _is_of_axes(value, at):
+            made = cst.parse_expression(f"{wording(at, 'port.sides')}({code_of(arg.value)})")
+            args[place] = arg.with_changes(value=made)
+    return new.with_changes(args=args)
+
+
+def _is_of_axes(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name may hold a tuple, or an expression makes one."""
+    made = (cst.Tuple, cst.List, cst.GeneratorExp, cst.ListComp)
+    for one in (node, *at.names.origins(node)):
+        called = isinstance(one, cst.Call) and code_of(one.func) in ("tuple", "list", "_pair")
+        repeated = isinstance(one, cst.BinaryOperation) and isinstance(one.left, made)
+        if called or repeated or isinstance(one, made):
+            return True
+    return False
+
+
+def _bound(call: cst.Call, at: At) -> str:
+    """Return the last word of the name that a call's value gets."""
+    parent: Any = at.names.parents.get(call)
+    while not isinstance(parent, cst.Assign):  # ``torch.zeros(1).to(device)``
+        parent = at.names.parents[parent]
+    return code_of(parent.targets[0].target).rpartition(".")[2]
+
+
+def sized(old: cst.Call, new: cst.Call) -> cst.Call:
+    """Return the call with a shape written out: a shape means sizes in torch, a tuple values."""
+    args = new.args
+    if len(args) != 1 or args[0].star or not _SHAPE.search(code_of(old.args[0].value)):
+        return new
+    return new.with_changes(args=[args[0].with_changes(star="*")])
+
+
+# Of spaces of gym the shape is a tuple, no torch.Size.
+_TYPE = re.compile(r"torch\.(cuda\.)?[A-Z]\w*Tensor")
+_SHAPE = re.compile(r"(\.size\(\)|(?<!space)\.shape)$")
+
+
+def _is_listed(call: cst.Call) -> bool:
+    """Return whether a list is the only argument."""
+    args = call.args
+    return len(args) == 1 and not args[0].star and isinstance(args[0].value, (cst.List, cst.Tuple))
+
+
+def _is_output(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a network of the file gives this, or a part of it does."""
+    held = [node, *at.names.origins(node)]
+    calls = (call for one in held for call in calls_in(one))
+    return any(at.names.called(c) is None and is_module(at, c.func) for c in calls)
+
+
+_VARIABLE = "torch.autograd.Variable"
+_CUT = "a Variable of what has gradients is cut off from them"
+_FORGETS = "no step is taken: its gradients alone are forgotten"
+_LEAF = "a tensor that wants a gradient is no Parameter: make it an nn.Parameter"
+
+
+_WITH = {
+    "torch.set_grad_enabled": "a switch that stays on: write `with torch.set_grad_enabled(...)`"
+}
+
+
+def _placed(_: At) -> list[cst.CSTNode]:
+    """Return the line of imports that MindSpore's takes the place of, once there is one."""
+    return []
+
+
+_NO_USES = frozenset(
+    {
+        *(cst.Attribute, cst.ImportAlias, cst.AsName, cst.ImportFrom, cst.Import),
+        cst.AssignTarget,
+    }
+)
+
+
+class NameRule(PortRule):
+    """A name of torch that is not called: a dtype, a class, a function that is handed on."""
+
+    name = "name"
+    reason = "the name has this equal in MindSpore"
+    visits = (cst.Attribute, cst.Name)
+
+    def act(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
+        """Map one name, at the end of its chain."""
+        parent = at.names.parents.get(old)
+        if not self._is_use(old, parent):
+            return None
+        name = at.names.qualified(old)
+        if not _is_torch(name) or name is None or not _spells(old, at):
+            return None
+        if isinstance(parent, cst.Call) and parent.func is old:
+            return None
+        row = by_name(name, at.options)
+        if (row is None or row.refuse_all) and (_goes(old, at) or _is_of_switch(old, at)):
+            return None
+        if row is None and name in _BY_NAME and self._is_asked(old, at):
+            word, there = _BY_NAME[name]
+            made = cst.parse_expression(wording(at, word))
+            at.note(self, old, made, "changed", _CHOSEN, there)
+            return made
+        if row is None:
+            return self._unknown(old, name, at)
+        if row.shown and is_only_shown(old, at):
+            made = cst.parse_expression(wording(at, row.shown))
+            at.note(self, old, made, "changed", row.refuse_all, _SHOWN)
+            return made
+        if row.refuse_all:
+            return at.refuse(self, old, row.refuse_all)
+        row = named(at, row)
+        if keyword := unbindable(old, row, at):
+            return at.refuse(self, old, _BOUND.format(keyword))
+        made = self._by_maker(old, row, at)
+        if made is not None:
+            return made
+        word = row.to if _is_handed_on(parent) and row.to else row.value or row.to
+        if row.kind_of and (self._is_type(old, at) or asks_for_type(old, at)):
+            word = row.kind_of
+        if not word:
+            return at.refuse(self, old, "it is mapped where it is called, not as a value")
+        if row.heir and isinstance(self._holder(old, at), cst.ClassDef):
+            made = cst.parse_expression(row.heir)
+            at.note(self, old, made, _kind(row), _HEIR, row.effect)
+            return made
+        if word.startswith("(") and isinstance(self._holder(old, at), cst.ClassDef):
+            return at.refuse(self, old, _ABSTRACT)
+        made = expression(wording(at, word))
+        pins = {k: v for k, v in row.pin.items() if "{" not in v} | row.set
+        asked = self._is_type(old, at) or asks_for_type(old, at)
+        if pins and not asked:
+            given = ", ".join(f"{row.keywords.get(k, k)}={v}" for k, v in pins.items())
+            at.need("import functools", "mindspore")
+            made = cst.parse_expression(f"functools.partial({word}, {given})")
+        if is_optimizer_base(name) and isinstance(self._holder(old, at), cst.ClassDef):
+            if name not in BASES:
+                return at.refuse(self, old, _OWN_OPTIMIZER)
+            made = expression(wording(at, "port.OwnOptimizer"))
+            at.note(self, old, made, reason=_OWN_BASE)
+            return made
+        if (names := bent(row)) and not asked:
+            said = f"{_NOT_SEEN}; in MindSpore {', '.join(names)} differ"
+            at.note(self, old, made, "unproven", f"{said}: {row.reason}".removesuffix(": "))
+            return made
+        if pins and _may_be_partial(old, at):
+            at.note(self, old, made, "unproven", _COMPARED)
+            return made
+        at.note(self, old, made, _kind(row), row.reason, row.effect)
+        return made
+
+    def _by_maker(self, old: cst.BaseExpression, row: Mapping, at: At) -> Any:
+        """Return what takes torch's arguments where a layer's name is called, or compared so."""
+        maker = maker_of(row.name)
+        if not maker or row.to.startswith("mint.") or asks_for_type(old, at):
+            return None
+        if self._is_type(old, at) and not _may_be_partial(old, at):
+            return None
+        made = cst.parse_expression(wording(at, maker))
+        parent = at.names.parents.get(old)
+        held = at.names.parents.get(parent) if isinstance(parent, cst.Arg) else None
+        whole: Any = held if is_bound(held, at) else old
+        if is_looked_at(whole, at) or self._is_type(old, at):
+            at.note(self, old, made, _kind(row), _BY_TORCH, row.effect)
+        else:
+            at.note(self, old, made, "unproven", f"{_NOT_SEEN}; {_BY_TORCH}")
+        return made
+
+    def _unknown(self, old: cst.BaseExpression, name: str, at: At) -> Any:
+        if isinstance(at.names.parents.get(old), cst.ExceptHandler):
+            made = cst.Name("RuntimeError")
+            at.note(self, old, made, reason="MindSpore raises RuntimeError")
+            return made
+        if at.names.enclosing(old, cst.Annotation) is not None:
+            made = cst.Name("object")
+            at.note(self, old, made, reason="an annotation only")
+            return made
+        if is_switch(name):
+            if isinstance(at.names.enclosing(old, cst.AssignTarget), cst.AssignTarget):
+                return None  # StatementRule's
+            if is_only_shown(old, at):
+                made = cst.Name("None")
+                at.note(self, old, made, "changed", _SWITCH, _SHOWN)
+                return made
+            return at.refuse(self, old, f"{_SWITCH}; nothing is said of how it is set")
+        return at.refuse(self, old, _no_equal(name))
+
+    def _is_use(self, old: cst.CSTNode, parent: Any) -> bool:
+        kind = type(parent)
+        if kind in _NO_USES:
+            return False
+        if kind is cst.Arg:
+            return parent.keyword is not old
+        return kind not in (cst.Param, cst.FunctionDef, cst.ClassDef) or parent.name is not old
+
+    def _is_type(self, old: cst.CSTNode, at: At) -> bool:
+        """Whether only the class itself is meant: a base, an annotation, ``isinstance``, ``==``."""
+        if at.names.enclosing(old, cst.Annotation) is not None or _compared(old, at) is not None:
+            return True
+        if _is_sought(old, at):
+            return True
+        holder = self._holder(old, at)
+        if isinstance(holder, cst.ClassDef):
+            return True
+        return isinstance(holder, cst.Call) and code_of(holder.func) in ("isinstance", "issubclass")
+
+    def _is_asked(self, old: cst.CSTNode, at: At) -> bool:
+        """Whether a module is asked for what a variable names: ``getattr(optim, args.optim)``."""
+        holder = self._holder(old, at)
+        return isinstance(holder, cst.Call) and code_of(holder.func) == "getattr"
+
+    def _holder(self, old: cst.CSTNode, at: At) -> cst.CSTNode | None:
+        """Return the class or call that a name is an argument of."""
+        arg = at.names.enclosing(old, cst.Arg)
+        return at.names.parents.get(arg) if arg is not None else None
+
+
+_NAMED = "port.torch_named", "the usual activations and dtypes are there, no other names"
+_BY_NAME = {
+    "torch": _NAMED,
+    "torch.nn.functional": _NAMED,
+    "torch.nn": (
+        "port.torch_nn",
+        "the layers and losses that ports hand on are there, no others",
+    ),
+    "torch.optim": (
+        "port.optimizers",
+        "Adadelta, Adagrad, Adam, AdamW, Adamax, NAdam, RAdam, RMSprop and SGD are there",
+    ),
+    "torch.optim.lr_scheduler": (
+        "port.lr_scheduler",
+        "torch's schedules are there, none takes `verbose`",
+    ),
+}
+_CHOSEN = "which one is known when it runs"
+_BOUND = "functools.partial binds `{}`, which is another value in MindSpore: call it in a function"
+_ABSTRACT = "MindSpore's layers have no such class: take the layer that is meant"
+
+
+_NOT_SEEN = "it is called where this was not looked at"
+_BY_TORCH = "it takes torch's arguments where it is called; one that has no equal raises there"
+_HEIR = "it has torch's settings and weights, by torch's names"
+_COMPARED = "it is compared; where MindSpore's arguments differ, what was handed on is a partial"
+
+
+def _compared(old: cst.CSTNode, at: At) -> cst.CSTNode | None:
+    """Return what a class is compared or looked up in: a comparison, a key, a name's types."""
+    node = old
+    above = at.names.parents.get(node)
+    while isinstance(above, (cst.Tuple, cst.List, cst.Set, cst.Element)):
+        node, above = above, at.names.parents.get(above)
+    if isinstance(above, (cst.Comparison, cst.ComparisonTarget)):
+        return above
+    if isinstance(above, cst.DictElement) and above.key is node:
+        return above
+    if isinstance(above, cst.Assign) and node is not old and len(above.targets) == 1:
+        name = code_of(above.targets[0].target)
+        if any(code_of(call.args[1].value) == name for call in _asking(at)):
+            return above
+    return None
+
+
+def _asking(at: At) -> list[cst.Call]:
+    words = ("isinstance", "issubclass")
+    return [c for c in at.names.calls if code_of(c.func) in words and len(c.args) > 1]
+
+
+def _may_be_partial(old: cst.CSTNode, at: At) -> bool:
+    """Return whether a class is compared with what may not be the type of something."""
+    if _is_sought(old, at):
+        return False
+    found = _compared(old, at)
+    if isinstance(found, cst.ComparisonTarget):
+        found = at.names.parents.get(found)
+    if not isinstance(found, cst.Comparison):
+        return False
+    sides = [found.left, *(one.comparator for one in found.comparisons)]
+    return not any(_is_type_of(side, at) for side in sides)
+
+
+def _is_sought(node: Any, at: At) -> bool:
+    """Return whether a class is looked for among types: ``nn.Linear in [type(m) for m in net]``."""
+    parent: Any = at.names.parents.get(node)
+    among: Any = None
+    if isinstance(parent, cst.Comparison) and parent.left is node:
+        one = parent.comparisons[0]
+        among = one.comparator if isinstance(one.operator, (cst.In, cst.NotIn)) else None
+    elif isinstance(parent, cst.Arg):
+        call = at.names.parents.get(parent)
+        func = call.func if isinstance(call, cst.Call) else None
+        if isinstance(func, cst.Attribute) and func.attr.value in ("count", "index"):
+            among = func.value
+            while isinstance(among, cst.Subscript):
+                among = among.value  # types[::-1].index(nn.Linear)
+    every = at.names.origins(among) if among is not None else []
+    return bool(every) and all(_are_types(one, at) for one in every)
+
+
+def _are_types(node: Any, at: At) -> bool:
+    if isinstance(node, (cst.ListComp, cst.SetComp, cst.GeneratorExp)):
+        return _is_type_of(node.elt, at)
+    if isinstance(node, (cst.List, cst.Tuple, cst.Set)):
+        return bool(node.elements) and all(_is_type_of(one.value, at) for one in node.elements)
+    if isinstance(node, cst.Call) and code_of(node.func) in ("list", "set", "tuple") and node.args:
+        return _are_types(node.args[0].value, at)
+    return False
+
+
+def _is_type_of(node: Any, at: At) -> bool:
+    """Return whether an expression surely is the type of something."""
+    if isinstance(node, cst.Call):
+        return code_of(node.func) == "type"
+    if isinstance(node, cst.Attribute):
+        return node.attr.value == "__class__"
+    made = [one for one in at.names.origins(node) if one is not node]
+    return bool(made) and all(_is_type_of(one, at) for one in made)
+
+
+def _is_handed_on(parent: cst.CSTNode | None) -> bool:
+    """Return whether a name gets another one, by which it is called."""
+    return isinstance(parent, (cst.Assign, cst.IfExp))
+
+
+def is_optimizer_base(name: str) -> bool:
+    """Return whether a class that is made of ``name`` is an optimizer."""
+    return name.startswith("torch.optim.") and ".lr_scheduler." not in name
+
+
+_OWN_OPTIMIZER = (
+    "an optimizer made of one of torch's: MindSpore's step takes the gradients as an argument, and "
+    "none of torch's state and hooks is there; rewrite its step"
+)
+_OWN_BASE = "groups, a state and gradients as torch's base has them; the step stays the script's"
+
+
+def _spells(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether the chain begins with an import, not with a variable that holds one."""
+    return at.names.imported(node) is not None
+
+
+def _goes(node: cst.CSTNode, at: At) -> bool:
+    """Return whether ``node`` is in the arguments of a call whose code takes none."""
+    calls = [outer for outer in at.names.ancestors(node) if isinstance(outer, cst.Call)]
+    rows = (by_name(at.names.called(call) or "") for call in calls)
+    return any(row is not None and row.expr and "{" not in row.expr for row in rows)
+
+
+def _is_of_switch(node: cst.CSTNode, at: At) -> bool:
+    """Return whether ``node`` is what switches are set to: the line goes."""
+    return sets_switches(at.names.enclosing(node, cst.Assign), at)
+
+
+_SETS = {
+    "torch.set_default_dtype": r"(torch\.)?float(32)?",
+    "torch.set_default_tensor_type": r"['\"]?(torch\.)?(cuda\.)?FloatTensor['\"]?",
+}
+_FLOATS = "float32 is what MindSpore makes, on the device of the process"
+
+
+def _sets_default(name: str, call: cst.Call) -> bool:
+    """Return whether a call sets what is so in MindSpore anyway."""
+    wanted = _SETS.get(name)
+    if wanted is None or len(call.args) != 1 or call.args[0].star:
+        return False
+    return re.fullmatch(wanted, code_of(call.args[0].value)) is not None
+
+
+_SWITCH = "a switch of torch's kernels; MindSpore has none"
+_SHOWN = "what the script prints"
+
+
+class StatementRule(PortRule):
+    """Lines that set what MindSpore has no switch for go."""
+
+    name = "switch"
+    reason = _SWITCH
+    visits = (cst.SimpleStatementLine,)
+
+    def act(self, old: cst.SimpleStatementLine, new: cst.SimpleStatementLine, at: At) -> Any:
+        """Take one line away."""
+        if len(old.body) != 1:
+            return None
+        small = old.body[0]
+        if isinstance(small, cst.Assign):
+            return self._set(old, new, at)
+        if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
+            called = at.names.called(small.value)
+            row = by_name(called) if called else None
+            if called is not None and _sets_default(called, small.value):
+                return at.drop(self, old, new, _FLOATS)
+            if row is not None and row.remove:
+                return at.drop(self, old, new, row.remove)
+        return None
+
+    def _set(self, old: cst.SimpleStatementLine, new: Any, at: At) -> Any:
+        """Take an assignment of switches away, of one among other names the switch alone."""
+        small: Any = old.body[0]
+        kept = [one for one in small.targets if not are_switches(one.target, at)]
+        if len(kept) == len(small.targets):
+            return None
+        if not kept:
+            return at.drop(self, old, new, self.reason)
+        left = [
+            after
+            for before, after in zip(small.targets, new.body[0].targets, strict=True)
+            if any(before is one for one in kept)
+        ]
+        made = new.body[0].with_changes(targets=left)
+        at.note(self, small, made, "changed", self.reason, "none on numbers")
+        return new.with_changes(body=[made])
+
+
+_NOT_OF_TENSORS = (
+    "words, settings and arguments of transformers hold no tensor, unless return_tensors asks for "
+    "some; not run here"
+)
+_TRANSFORMS, _STARRED = "torchvision.transforms", "transforms"
+_OTHERS_LACK = "the usual transforms are there, no others"
+
+
+class ImportRule(PortRule):
+    """Imports of torch go; those of MindSpore come in their place."""
+
+    name = "import"
+    reason = "MindSpore is imported in its place"
+    visits = (cst.SimpleStatementLine,)
+    _first: ClassVar[str] = "import mindspore as ms"
+
+    def act(self, old: cst.SimpleStatementLine, new: cst.SimpleStatementLine, at: At) -> Any:
+        """Replace the first import of torch, remove the others, refuse its relatives."""
+        if len(old.body) != 1 or not isinstance(old.body[0], (cst.Import, cst.ImportFrom)):
+            return None
+        names = imported(old.body[0])
+        worlds = [_world(name, at) for name in names]
+        if not any(worlds):
+            if any(map(holds_no_tensor, names)):
+                at.unproven(self, old.body[0], _NOT_OF_TENSORS)
+            return None
+        if len(set(worlds)) > 1:
+            return self._split(old, new, at)
+        return self._torch(old, new, at) if worlds[0] == "mapped" else self._foreign(old, new, at)
+
+    def _torch(self, old: Any, new: Any, at: At) -> Any:
+        if isinstance(old.body[0].names, cst.ImportStar) and imported(old.body[0]) == [_TRANSFORMS]:
+            line: Any = cst.parse_statement(f"from mpcore_port_runtime.{_STARRED} import *")
+            at.note(self, old.body[0], line.body[0], "unproven", _OTHERS_LACK)
+            return new.with_changes(body=line.body)
+        top = at.names.parents.get(old) is at.module
+        placed = at.once(_placed)
+        alias = need(at, "ms") if top and not placed else ""
+        if alias and not _imports(at.module, f"import mindspore as {alias}"):
+            placed.append(old)
+            line = cst.parse_statement(f"import mindspore as {alias}")
+            assert isinstance(line, cst.SimpleStatementLine)  # noqa: S101  # an import statement
+            made = new.with_changes(body=line.body)
+            at.note(self, old.body[0], made.body[0])
+            return made
+        at.note(self, old.body[0], "")
+        if not top:
+            return new.with_changes(body=[cst.Pass()])
+        return (
+            cst.RemoveFromParent() if not _commented(old) else at.drop(self, old, new, self.reason)
+        )
+
+    def _split(self, old: Any, new: Any, at: At) -> Any:
+        """Keep what is no part of torch's world of ``import a, torch, b``; refuse its relatives."""
+        names = imported(old.body[0])
+        worlds = {alias: _world(n, at) for alias, n in zip(new.body[0].names, names, strict=True)}
+        kept = [alias for alias, world in worlds.items() if not world]
+        at.need(f"import mindspore as {need(at, 'ms')}", "mindspore")
+        lines: list[Any] = []
+        if kept:
+            kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            lines.append(new.with_changes(body=[new.body[0].with_changes(names=kept)]))
+            if any(map(holds_no_tensor, names)):
+                at.unproven(self, old.body[0], _NOT_OF_TENSORS, lines[0].body[0])
+            else:
+                at.note(self, old.body[0], lines[0].body[0])
+        strange = [alias for alias, world in worlds.items() if world == "foreign"]
+        if strange:
+            strange[-1] = strange[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+            small = old.body[0].with_changes(names=strange)
+            lines += self._stubs(old, small, at)
+        if not lines:
+            return self._torch(old, new, at)
+        lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
+        return lines[0] if len(lines) == 1 else cst.FlattenSentinel(lines)
+
+    def _foreign(self, old: Any, new: Any, at: At) -> Any:
+        small = old.body[0]
+        if isinstance(small.names, cst.ImportStar):
+            return new.with_changes(body=[cst.Expr(at.refuse_now(self, small, _foreign(small)))])
+        lines = self._stubs(old, small, at)
+        lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
+        return cst.FlattenSentinel(lines)
+
+    def _stubs(self, old: Any, small: cst.Import | cst.ImportFrom, at: At) -> list[Any]:
+        """Return lines that bind what is imported to what raises when it is used."""
+        why = _foreign(small)
+        text = f"{' '.join(code_of(small).split())}: {why}"
+        at.comment(old, f"refused: {text}")
+        # An import of its own: this line may stand before all others.
+        source = "from mpcore_port_runtime.refusal import refused as _refused"
+        lines: list[Any] = [cst.parse_statement(source)]
+        stub = f"_refused({json.dumps(text)})"
+        for alias in small.names:  # type: ignore[union-attr]  # no star
+            asname = alias.asname
+            bound = code_of(asname.name) if asname else code_of(alias.name).partition(".")[0]
+            lines.append(cst.parse_statement(f"{bound} = {stub}"))
+        at.note(self, old.body[0], stub, "refused", why)
+        return lines
+
+
+def _world(name: str, at: At) -> str:
+    """Return "mapped" for what rules know, "foreign" for what is built on torch, else ""."""
+    root = name.partition(".")[0]
+    if root in at.project.modules or root in at.project.beside or holds_no_tensor(name):
+        return ""
+    if root in _ROOTS_MAPPED or by_name(name) is not None:
+        return "mapped"
+    package = package_of(name)
+    if package is None or package.world != "torch":
+        return ""
+    used = at.once(_references).get(name, [])
+    return "mapped" if used and all(by_name(full) is not None for full in used) else "foreign"
+
+
+def is_foreign(node: cst.CSTNode, at: At) -> bool:
+    """Return whether a name is of an import that is refused, and has no equal of its own."""
+    found = at.names.imported(node)
+    if found is None or by_name(at.names.qualified(node) or "") is not None:
+        return False
+    return _world(found.qualified, at) == "foreign"
+
+
+def _references(at: At) -> dict[str, list[str]]:
+    """Return the full names that are read of each module that is imported by its own name."""
+    kinds = (cst.Import, cst.ImportAlias)
+    modules = {name for name, binding in at.names.imports if isinstance(binding.node, kinds)}
+    found: dict[str, list[str]] = {}
+    for node, parent in at.names.parents.items() if modules else ():
+        if type(node) not in (cst.Name, cst.Attribute):
+            continue
+        if isinstance(parent, cst.Attribute) and parent.value is node:
+            continue
+        if at.names.is_reference(node):
+            full = at.names.qualified(node) or ""
+            for name in modules:
+                if full == name or full.startswith(f"{name}."):
+                    found.setdefault(name, []).append(full)
+    return found
+
+
+def _imports(module: cst.Module, text: str) -> bool:
+    """Return whether a pass before has put an import statement into the module."""
+    return any(
+        isinstance(line, cst.SimpleStatementLine)
+        and isinstance(line.body[0], cst.Import)
+        and code_of(line) == text
+        for line in module.body
+    )
+
+
+def _commented(line: cst.SimpleStatementLine) -> bool:
+    return any(empty.comment for empty in line.leading_lines)

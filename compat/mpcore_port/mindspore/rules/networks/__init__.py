@@ -1,0 +1,1 @@
+"""Classes of networks: their settings, modes, parts and checkpoints."""

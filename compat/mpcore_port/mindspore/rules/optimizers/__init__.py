@@ -1,0 +1,1 @@
+"""Optimizers: their groups, those of a script's own, and classes around them."""

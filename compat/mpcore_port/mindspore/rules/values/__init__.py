@@ -1,0 +1,1 @@
+"""Methods, attributes and parts of tensors."""

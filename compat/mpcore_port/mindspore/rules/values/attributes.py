@@ -1,0 +1,253 @@
+"""Attributes that MindSpore calls otherwise: of norms and tables, sizes of layers, results."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.rules.place import SETTINGS, PortRule, is_plain_object, wording
+from mpcore_port.mindspore.rules.values.kept_names import is_kept_name
+from mpcore_port.names import code_of, string_of
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At
+
+__all__ = ["AttributeRule", "RangeRule", "layers_of"]
+
+_NORMS = re.compile(r"\b(Sync)?(BatchNorm|LayerNorm|GroupNorm|InstanceNorm)(1d|2d|3d)?\b")
+_OTHERS = re.compile(r"\b(Embedding|PReLU)\b")
+_NORM = {
+    "weight": "gamma",
+    "bias": "beta",
+    "running_mean": "moving_mean",
+    "running_var": "moving_variance",
+}
+_SIZES = {
+    "torch.nn.Linear": {"in_features": "in_channels", "out_features": "out_channels"},
+    "torch.nn.Embedding": {"num_embeddings": "vocab_size", "embedding_dim": "embedding_size"},
+}
+_SIZE_NAMES = frozenset(name for names in _SIZES.values() for name in names)
+_SIZED = re.compile(r"\b(Linear|Embedding)\b")
+_OF = {
+    "torch.nn.Linear": _SIZES["torch.nn.Linear"],
+    "torch.nn.Embedding": {"weight": "embedding_table"} | _SIZES["torch.nn.Embedding"],
+    "torch.nn.PReLU": {"weight": "w"},
+}
+_SET = (
+    "nothing in this file says which layer this is set on: a norm of MindSpore calls it gamma, "
+    "beta, moving_mean or moving_variance, an Embedding embedding_table"
+)
+_NO_COUNT = "a BatchNorm of MindSpore counts no batches"
+_INSIDE = {"_parameters": "_params", "_modules": "_cells"}
+_HIDDEN = "what a Cell holds inside: nobody looked what is done to it"
+_GRAPH = {
+    "grad_fn": "tensors of MindSpore do not say what made them",
+    "is_leaf": "tensors of MindSpore do not say so: of a Parameter it is True",
+    "retains_grad": "tensors of MindSpore do not say so",
+}
+_FIELDS = {"values": "0", "indices": "1"}
+_TUPLES = {"max", "min", "sort", "topk", "median", "kthvalue", "mode", "cummax", "cummin"}
+
+
+def _is_of_tensor(node: Any, at: At) -> bool:
+    """Return whether this surely is a tensor, or a Parameter by what it is called."""
+    if at.values.kind(node) == "tensor" or is_kept_name(node, at):
+        return True
+    if isinstance(node, cst.Attribute):
+        return node.attr.value in ("weight", "bias", "data") and not is_plain_object(at, node.value)
+    return False
+
+
+def _names_of(layer: str) -> dict[str, str]:
+    return _NORM if _NORMS.search(layer.rpartition(".")[2]) else _OF.get(layer, {})
+
+
+class AttributeRule(PortRule):
+    """``norm.weight`` is ``norm.gamma``, ``x.max(1).values`` is ``x.max(1)[0]``."""
+
+    name = "attribute"
+    reason = "MindSpore has it under another name"
+    visits = (cst.Attribute, cst.Call, cst.Assign)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Map one attribute that is read, set or asked for."""
+        made: Any
+        if isinstance(old, cst.Call):
+            return self._asked(old, new, at)
+        if isinstance(old, cst.Assign):
+            return self._set(old, new, at)
+        name, parent = old.attr.value, at.names.parents.get(old)
+        if name == "is_floating_point" and isinstance(new.value, cst.Attribute):
+            return self._of_dtype(old, new, at)
+        if name == "_orig_mod" and not isinstance(parent, cst.AssignTarget):
+            at.note(self, old, new.value, reason="no network is wrapped: torch.compile has gone")
+            return new.value
+        if name in _INSIDE and at.names.qualified(old) is None:
+            made = new.with_changes(attr=cst.Name(_INSIDE[name]))
+            at.unproven(self, old, _HIDDEN, made)
+            return made
+        if name in _GRAPH and at.names.qualified(old) is None and _is_of_tensor(old.value, at):
+            return at.refuse_now(self, old, _GRAPH[name])
+        if name == "num_batches_tracked" and _counts_batches(old, at):
+            return at.refuse_now(self, old, _NO_COUNT)
+        if name not in _NORM and name not in _FIELDS and name not in _SIZE_NAMES:
+            return None
+        if at.names.qualified(old) is not None or (
+            isinstance(parent, cst.Call) and parent.func is old
+        ):
+            return None
+        if name in _FIELDS:
+            return self._field(old, new, at)
+        if isinstance(old.value, cst.Name) and old.value.value == "self":
+            made = self._own_size(old, new, at)
+        else:
+            made = self._parameter(old, new, at)
+        if made is not None:
+            at.note(self, old, made)
+        return made
+
+    def _of_dtype(self, old: cst.Attribute, new: Any, at: At) -> Any:
+        """Ask the tensor where its dtype is asked: ``x.dtype.is_floating_point``."""
+        if new.value.attr.value != "dtype" or at.names.qualified(old) is not None:
+            return None
+        made = cst.Call(cst.Attribute(new.value.value, old.attr))
+        at.note(self, old, made, reason="dtypes of MindSpore do not say so")
+        return made
+
+    def _asked(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map ``hasattr(m, "weight")`` and ``getattr(m, "weight", None)``."""
+        word = code_of(old.func)
+        if word not in ("hasattr", "getattr") or len(old.args) < 2:
+            return None
+        if string_of(old.args[1].value) not in _NORM or not _has_such(at):
+            return None
+        made = cst.parse_expression(wording(at, "port.holds" if word == "hasattr" else "port.held"))
+        call = new.with_changes(func=made)
+        at.note(self, old, call)
+        return call
+
+    def _field(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        made = [part for part in at.names.origins(old.value) if isinstance(part, cst.Call)]
+        last = {code_of(call.func).rpartition(".")[2] for call in made}
+        if not made or not last <= _TUPLES:
+            return None
+        index = cst.Index(cst.Integer(_FIELDS[old.attr.value]))
+        field = cst.Subscript(new.value, [cst.SubscriptElement(index)])
+        at.note(self, old, field, reason="MindSpore returns a plain tuple")
+        return field
+
+    def _own_size(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        """Rename a size that a class has from the layer that it is made of."""
+        owner = at.names.enclosing(old, cst.ClassDef)
+        if owner is None or at.names.attribute(owner, code_of(old)):
+            return None
+        names = [_SIZES.get(base, {}) for base in at.names.bases(owner)]
+        own = next((one[old.attr.value] for one in names if old.attr.value in one), "")
+        return new.with_changes(attr=cst.Name(own)) if own else None
+
+    def _parameter(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        layers = layers_of(old.value, at)
+        name = old.attr.value
+        if layers and all(layer.startswith("torch.nn.") for layer in layers):
+            found = {_names_of(layer).get(name, name) for layer in layers}
+            if len(found) == 1:
+                own = found.pop()
+                return None if own == name else new.with_changes(attr=cst.Name(own))
+        elif layers or is_plain_object(at, old.value):
+            return None
+        is_size = name in _SIZE_NAMES
+        if is_size and SETTINGS.search(code_of(old.value)):
+            return None
+        if not (_SIZED.search(at.source.around) if is_size else _has_such(at)):
+            return None
+        if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign, cst.Del)):
+            if not _is_set_alone(old, at):  # under a wrong name it would be another attribute
+                at.unproven(self, old, _SET)
+            elif not is_size:
+                at.once(_to_set)[id(old)] = old
+            return None
+        return cst.parse_expression(wording(at, f'port.held({code_of(new.value)}, "{name}")'))
+
+    def _set(self, old: cst.Assign, new: cst.Assign, at: At) -> Any:
+        """Set by torch's name what nothing says the layer of: ``a.weight = b.weight``."""
+        target: Any = old.targets[0].target
+        if id(target) not in at.once(_to_set):
+            return None
+        holder = code_of(new.targets[0].target.value)  # type: ignore[attr-defined]
+        value = code_of(new.value)
+        text = f'port.hold({holder}, "{target.attr.value}", {value})'
+        made = cst.Expr(cst.parse_expression(wording(at, text)))
+        at.unproven(self, target, _SET, made)
+        return made
+
+
+def _counts_batches(node: cst.Attribute, at: At) -> bool:
+    """Return whether this reads the count of a BatchNorm, of which no class of the file says it."""
+    if isinstance(at.names.parents.get(node), (cst.AssignTarget, cst.AugAssign, cst.Del)):
+        return False
+    return at.names.qualified(node) is None and code_of(node.value) != "self"
+
+
+def _to_set(_: At) -> dict[int, Any]:
+    """Return the attributes that are set by torch's name, by their id; rules fill it."""
+    return {}
+
+
+def _is_set_alone(node: cst.Attribute, at: At) -> bool:
+    """Return whether an attribute is all that a statement assigns, and not a part of a tuple."""
+    assign: Any = at.names.parents.get(at.names.parents[node])
+    return isinstance(assign, cst.Assign) and len(assign.targets) == 1
+
+
+class RangeRule(PortRule):
+    """``x[range(n), y]`` takes a list."""
+
+    name = "range"
+    reason = "a tensor of MindSpore is indexed by a list, by no range"
+    visits = (cst.Index,)
+
+    def act(self, old: cst.Index, new: cst.Index, at: At) -> Any:
+        """Make a list of one range that is an index."""
+        if not isinstance(old.value, cst.Call) or code_of(old.value.func) != "range":
+            return None
+        made = cst.parse_expression(f"list({code_of(new.value)})")
+        at.note(self, old.value, made)
+        return new.with_changes(value=made)
+
+
+def _has_such(at: At) -> bool:
+    """Return whether the script speaks of a layer whose Parameters have other names."""
+    return bool(_NORMS.search(at.source.around) or _OTHERS.search(at.source.around))
+
+
+_OF_ALL = {
+    "torch.nn.modules.batchnorm._BatchNorm": "torch.nn.BatchNorm2d",
+    "torch.nn.modules.conv._ConvNd": "torch.nn.Conv2d",
+}
+"""Abstract layers, and one whose Parameters have the names of all."""
+
+
+def layers_of(node: cst.BaseExpression, at: At) -> set[str]:
+    """Return what ``node`` is made as, or what an ``isinstance`` around it says that it can be."""
+    return at.names.call_names(node) or _guards(node, at)
+
+
+def _guards(node: cst.BaseExpression, at: At) -> set[str]:
+    held = code_of(node)
+    below: cst.CSTNode = node
+    for above in at.names.ancestors(node):
+        if isinstance(above, cst.If) and below is above.body and isinstance(above.test, cst.Call):
+            asked = above.test
+            if code_of(asked.func) == "isinstance" and len(asked.args) == 2:
+                if code_of(asked.args[0].value) != held:
+                    continue
+                kinds = asked.args[1].value
+                parts = (
+                    [e.value for e in kinds.elements] if isinstance(kinds, cst.Tuple) else [kinds]
+                )
+                named = {at.names.qualified(part) or "" for part in parts}
+                return {_OF_ALL.get(name, name) for name in named}
+        below = above
+    return set()

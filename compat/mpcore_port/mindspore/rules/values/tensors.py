@@ -1,0 +1,657 @@
+"""Methods of tensors, networks and optimizers."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING, Any
+
+import libcst as cst
+
+from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.gate import doubts
+from mpcore_port.mindspore.rules.changes.fresh import is_alone
+from mpcore_port.mindspore.rules.changes.in_place import in_place
+from mpcore_port.mindspore.rules.changes.states import LIVE, is_live_call, is_part_of_live
+from mpcore_port.mindspore.rules.losses.imported_networks import (
+    IMPORTED,
+    is_imported_network,
+    runs_training,
+)
+from mpcore_port.mindspore.rules.losses.inputs import is_input
+from mpcore_port.mindspore.rules.names.api import sized
+from mpcore_port.mindspore.rules.place import (
+    PortRule,
+    copied,
+    has_unknown_base,
+    is_leaf,
+    is_module,
+    is_module_class,
+    is_next,
+    is_plain_object,
+    lineage,
+    may_be_network,
+    named,
+    wording,
+)
+from mpcore_port.mindspore.tables import Mapping, table
+from mpcore_port.names import code_of
+from mpcore_port.torch_names import EXPORTS
+from mpcore_port.values import UNKNOWN, vocabulary
+
+if TYPE_CHECKING:
+    from mpcore_port.rule import At, Kind
+
+__all__ = ["ForwardRule", "GradRule", "MethodRule"]
+
+_DEVICE = re.compile(r"(^|[_.])(device\w*|dev|rank|local_rank|gpu\w*|cuda)$", re.I)
+
+
+def _is_old_type(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``x.type(torch.FloatTensor)``, or a name for such."""
+    if len(call.args) != 1 or call.args[0].star or call.args[0].keyword:
+        return False
+    value = call.args[0].value
+    named = at.names.choices(value) or [at.names.qualified(value) or ""]
+    return all(name.startswith("torch.") and name.endswith("Tensor") for name in named)
+
+
+def _type_asked(call: cst.Call) -> Any:
+    """Return ``y`` of ``x.type(y.type())``."""
+    inner = call.args[0].value if len(call.args) == 1 and not call.args[0].star else None
+    if not isinstance(inner, cst.Call) or inner.args or not isinstance(inner.func, cst.Attribute):
+        return None
+    return inner.func.value if inner.func.attr.value == "type" else None
+
+
+def _is_type_of_another(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``y.type()`` in ``x.type(y.type())``."""
+    arg = at.names.parents.get(call)
+    around = at.names.parents.get(arg) if isinstance(arg, cst.Arg) else None
+    if not isinstance(around, cst.Call) or not isinstance(around.func, cst.Attribute):
+        return False
+    return around.func.attr.value == "type" and _type_asked(around) is not None
+
+
+_WRAPPED = {
+    "add_module": "port.add_module",
+    "buffers": "port.buffers",
+    "named_buffers": "port.named_buffers",
+    "register_module": "port.add_module",
+    "parameters": "port.parameters",
+    "named_parameters": "port.named_parameters",
+    "modules": "port.modules",
+    "named_modules": "port.named_modules",
+    "children": "port.children",
+    "named_children": "port.named_children",
+    "register_parameter": "port.register_parameter",
+    "state_dict": "port.state_dict",
+    "load_state_dict": "port.load_state_dict",
+    "zero_grad": "port.zero_grad",
+    "get_submodule": "port.get_submodule",
+}
+_OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_"}
+_OF_NETWORKS |= {"bfloat16", "cpu", "double", "flatten_parameters", "float", "half", "share_memory"}
+_LACKING = {
+    *("get_parameter", "register_full_backward_hook", "reset_parameters"),
+    *("register_full_backward_pre_hook", "reset_running_stats", "set_submodule", "share_memory"),
+}
+_NO_COUNT = "num_batches_tracked of a BatchNorm is not among them: MindSpore counts no batches"
+_RANKS = {"register_comm_hook", "_set_static_graph", "_set_ddp_runtime_logging_sample_rate"}
+_SENDS = "it says how torch's DistributedDataParallel sends gradients; MindSpore averages them"
+_SENT = "gradients are averaged in their own precision"
+_IN_PLACE_LAYER = re.compile(r"inplace\s*=\s*True|ReLU6?\(True\)")
+_SEEN_BEFORE = (
+    "what a hook keeps is of before the next layer here; in torch a layer with inplace=True behind "
+    "it changes that"
+)
+_LACKS = "a Cell of MindSpore has no method {}"
+_IN_PLACE = (
+    "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
+    "hold this tensor; write x = x.{}(...), or port.put(x, ...) of a Parameter"
+)
+_PART = "nothing is changed if this is a part of a tensor; of a list's tensor it is right"
+_OWN_STEP = (
+    "its step has arguments of its own: an optimizer of another file, which nobody looked at"
+)
+_OF_INPUT = (
+    "the gradient of a tensor that is no Parameter: write what is made of it as a function, and "
+    "take ms.grad(function)(tensor)"
+)
+_PERHAPS_RUN = "another file made it: taken for a network, which runs construct"
+_FUNCTION = "torch.autograd.function.Function"
+_AMBIGUOUS = {"repeat", "std", "var", "sort", "norm", "flip", "diag", "type"}  # numpy's too
+_KEPT_IN_PLACE = {"requires_grad_", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
+
+
+class MethodRule(PortRule):
+    """Methods of tensors, networks and optimizers that MindSpore calls otherwise."""
+
+    name = "method"
+    reason = "the method has this equal in MindSpore"
+    visits = (cst.Call,)
+
+    def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map one method call by its name."""
+        if not isinstance(old.func, cst.Attribute) or not isinstance(new.func, cst.Attribute):
+            return None
+        if at.names.called(old) is not None:
+            return self._elsewhere(old, new, at) if is_imported_network(old, at) else None
+        name, holder = old.func.attr.value, old.func.value
+        if _is_own_method(old, at):
+            return None
+        # A factory of another file may make an optimizer, too.
+        of_network = (name in _OF_NETWORKS or name == "step") and may_be_network(at, holder)
+        own = at.names.enclosing(old, cst.ClassDef) if code_of(holder) == "self" else None
+        if name == "forward" and own is not None:
+            return self._forward(old, new, at) if is_module_class(own, at) else None
+        if name == "forward" and is_plain_object(at, holder) and may_be_network(at, holder):
+            made = _method(new, "construct", list(new.args))
+            at.unproven(self, old, _PERHAPS_RUN, made)
+            return made
+        if is_plain_object(at, holder) and not of_network:
+            return None
+        if name == "requires_grad_" and copied(at, holder) is not None and of_network:
+            return self._wrap(old, new, at, "port.requires_grad_")
+        special = getattr(self, f"_{name}", None) if name in _SPECIAL else None
+        if special is not None:
+            return special(old, new, at)
+        if name == "state_dict" and is_live_call(old, at):
+            return self._wrap(old, new, at, LIVE)
+        if name == "register_module" and code_of(holder) != "self":
+            return None  # a registry's, of classes by their names
+        if name in _WRAPPED:
+            return self._wrap(old, new, at, _WRAPPED[name])
+        if name in _RANKS:
+            return self._of_ranks(old, new, at)
+        if name == "register_forward_hook" and _IN_PLACE_LAYER.search(at.source.text):
+            at.unproven(self, old, _SEEN_BEFORE)
+            return None
+        if name in _LACKING and name not in at.names.functions and _is_call_of_object(old):
+            at.unproven(self, old, _LACKS.format(name))
+            return None
+        if not self._of_tensor(old, at):
+            return None
+        if name == "sort" and isinstance(at.names.parents.get(old), cst.Expr):
+            return None  # a list's: a tensor's changes nothing
+        if name == "type" and _is_old_type(old, at):
+            made = cst.Call(new.args[0].value, [cst.Arg(new.func.value)])
+            at.note(self, old, made, reason="a type of tensors makes one of another")
+            return made
+        if name == "type" and _type_asked(old) is not None:
+            dtype = f"{code_of(_type_asked(new))}.dtype"
+            made = _method(new, "astype", [cst.Arg(cst.parse_expression(dtype))])
+            at.note(self, old, made)
+            return made
+        if name == "type" and not old.args and _is_type_of_another(old, at):
+            return None  # ported with the call around it
+        row = table("methods").get(f"Tensor.{name}")
+        if row is not None:
+            return self._mapped(row, old, new, at)
+        changes = name.endswith("_") and not name.endswith("__") and name not in _KEPT_IN_PLACE
+        changes = changes and name in EXPORTS["torch.Tensor"]
+        if changes and not at.names.imported(holder):
+            made = in_place(self, old, new, at)
+            if made is not None:
+                return made
+            if name != "copy_" or is_part_of_live(holder, at):
+                return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format(name[:-1])))
+            if isinstance(holder, cst.Subscript):
+                at.unproven(self, old, _PART)
+                return None
+        wrong = [doubt for doubt in doubts(Mapping(f"Tensor.{name}"), old, at) if doubt.is_refused]
+        if wrong:
+            at.unproven(self, old, wrong[0].text)
+        return None
+
+    def _elsewhere(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map a method of a network that another file holds."""
+        name = old.func.attr.value  # type: ignore[attr-defined]
+        if name in _WRAPPED:
+            made = self._wrap(old, new, at, _WRAPPED[name])
+        elif name == "requires_grad_":
+            made = self._wrap(old, new, at, "port.requires_grad_")
+        elif name == "float":
+            made = self._cuda(old, new, at)
+        else:
+            made = getattr(self, f"_{name}")(old, new, at)
+        if made is not None:
+            at.unproven(self, old, IMPORTED, made)
+        return made
+
+    def _of_tensor(self, old: Any, at: At) -> bool:
+        """Whether a method may be a tensor's: not a part of a network, not perhaps an array's."""
+        name, holder = old.func.attr.value, old.func.value
+        if code_of(holder) == "self":
+            return False
+        if name in _AMBIGUOUS and not any(q.startswith("torch") for q, _ in at.names.imports):
+            return False
+        owned = any(text == f"self.{name}" for _, text in at.names._attributes)
+        return not (owned and is_module(at, holder))
+
+    def _mapped(self, row: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
+        known = {param.name for param in row.params}
+        others = [a.keyword.value for a in old.args if a.keyword and a.keyword.value not in known]
+        if known and others:  # an array's, perhaps: x.std(axis=0)
+            at.unproven(self, old, f"`{others[0]}` of {row.name} is not torch's")
+            return None
+        try:
+            made = map_call(named(at, row), new, new.func.value)  # type: ignore[attr-defined]
+        except Refused as exc:
+            return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+        doubted = doubts(row, old, at)
+        if doubted:
+            at.unproven(self, old, doubted[0].text, made)
+        else:
+            at.note(self, old, made, "changed" if row.effect else "exact", row.reason, row.effect)
+        return made
+
+    def _wrap(self, old: cst.Call, new: cst.Call, at: At, function: str) -> Any:
+        if not _is_call_of_object(old):
+            return None
+        func = cst.parse_expression(wording(at, function))
+        held = cst.Arg(new.func.value)  # type: ignore[attr-defined]
+        if new.args:
+            held = held.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
+        made = new.with_changes(func=func, args=[held, *new.args])
+        if old.func.attr.value == "parameters" and is_next(old, at):  # type: ignore[attr-defined]
+            made = cst.Call(cst.Name("iter"), [cst.Arg(made)])  # a list here
+        if function.endswith("buffers") and "BatchNorm" in at.code:
+            at.note(self, old, made, "changed", effect=_NO_COUNT)
+        else:
+            at.note(self, old, made)
+        return made
+
+    def _train(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if len(old.args) > 1 or not _is_call_of_object(old):
+            return None
+        if old.args and old.args[0].keyword and old.args[0].keyword.value != "mode":
+            return None  # a method of something else
+        said = bool(old.args) and isinstance(old.args[0].value, cst.BaseString)  # no mode
+        if said or runs_training(old.func.value, at):  # type: ignore[attr-defined]
+            return self._wrap(old, new, at, "port.train")
+        made = _method(new, "set_train", [cst.Arg(arg.value) for arg in new.args])
+        at.note(self, old, made)
+        return made
+
+    def _eval(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if old.args or not _is_call_of_object(old):
+            return None
+        if runs_training(old.func.value, at):  # type: ignore[attr-defined]
+            return self._wrap(old, new, at, "port.evaluate")
+        made = _method(new, "set_train", [cst.Arg(cst.Name("False"))])
+        at.note(self, old, made)
+        return made
+
+    def _forward(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        made = _method(new, "construct", list(new.args))
+        at.note(self, old, made)
+        return made
+
+    def _step(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        holder = old.func.value  # type: ignore[attr-defined]
+        made_by = at.names.call_names(holder)
+        text = code_of(holder).lower()
+        if any("GradScaler" in n or "lr_scheduler" in n for n in made_by) or "sched" in text:
+            return None
+        known = any(n.startswith("torch.optim.") for n in made_by) or "opt" in text
+        if not known and (old.args or is_plain_object(at, holder)):
+            return None
+        if old.args:
+            if "scaler" in text:
+                return None
+            keywords = {arg.keyword.value for arg in old.args if arg.keyword}
+            no_closure = (cst.BaseString, cst.BaseNumber, cst.UnaryOperation)
+            own = keywords - {"closure"} or isinstance(old.args[0].value, no_closure)
+            own = own or len(old.args) > 1  # torch's step takes a closure and nothing else
+            why = _OWN_STEP if own else "a closure is called several times a step"
+            return new.with_changes(func=at.refuse(self, old.func, why))
+        # What this file does not make may be an optimizer of any name: port.step asks it.
+        return self._wrap(old, new, at, "port.step")
+
+    def _half(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        holder = old.func.value  # type: ignore[attr-defined]
+        if not is_module(at, holder) and not _is_of_class(holder, at):
+            return self._of_unknown(old, new, at) if _is_made_half(old, at) else None
+        if _is_undone(old, at):
+            return self._rounded(old, new, at)
+        if _is_kept_copy(old, at):
+            return self._rounded(old, new, at, "changed", "what is saved is in float32, rounded")
+        why = "parameters stay float32; give the step a policy, such as port.autocast"
+        return new.with_changes(func=at.refuse(self, old.func, why))
+
+    _bfloat16 = _double = _half
+
+    def _of_unknown(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Write ``G = G.half()`` of what may be a network: the runtime raises for one."""
+        held = code_of(new.func.value)  # type: ignore[attr-defined]
+        made = cst.parse_expression(wording(at, f"port.half({held})"))
+        at.unproven(self, old, _HALF, made)
+        return made
+
+    def _rounded(
+        self, old: cst.Call, new: cst.Call, at: At, kind: Kind = "exact", effect: str = ""
+    ) -> Any:
+        """Map ``net.half()`` of ``net.half().float()``, which rounds what the network holds."""
+        name = old.func.attr.value  # type: ignore[attr-defined]
+        dtype = "float16" if name == "half" else name
+        held = code_of(new.func.value)  # type: ignore[attr-defined]
+        made = cst.parse_expression(wording(at, f"port.rounded({held}, ms.{dtype})"))
+        reason = "its parameters are rounded, and are float32 again"
+        at.note(self, old, made, kind, reason=reason, effect=effect)
+        return made
+
+    def _cuda(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        made = new.func.value  # type: ignore[attr-defined]
+        at.note(self, old, made, reason="one process has one device; ms.set_device chooses it")
+        return made
+
+    _npu = _cuda
+
+    def _flatten_parameters(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if old.args or "flatten_parameters" in at.names.functions:
+            return None  # a class of the script has such a method
+        made = new.func.value  # type: ignore[attr-defined]
+        at.note(self, old, made, reason="the weights of a layer of MindSpore lie as they do")
+        return made
+
+    def _of_ranks(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Leave a setting of DistributedDataParallel out: it says how gradients are sent."""
+        name = old.func.attr.value  # type: ignore[attr-defined]
+        if name in at.names.functions or not isinstance(at.names.parents.get(old), cst.Expr):
+            return None
+        made = new.func.value  # type: ignore[attr-defined]
+        at.note(self, old, made, "changed", _SENDS, _SENT)
+        return made
+
+    def _float(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        inner = old.func.value  # type: ignore[attr-defined]
+        if isinstance(inner, cst.Call) and _is_halved(inner, at):
+            return new.func.value  # type: ignore[attr-defined]  # what has rounded it
+        holder = old.func.value  # type: ignore[attr-defined]
+        if is_module(at, holder):
+            return self._cuda(old, new, at)
+        of_class = _is_of_class(holder, at)
+        if not (of_class or _becomes_network(old, at)):
+            return None
+        by = "class that makes it" if of_class else "name that it gets"
+        at.unproven(self, old, f"taken for a network by the {by}", new.func.value)  # type: ignore[attr-defined]
+        return new.func.value  # type: ignore[attr-defined]
+
+    def _to(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        dtypes, unknown = [], []
+        for arg, made in zip(old.args, new.args, strict=True):
+            keyword = arg.keyword.value if arg.keyword else ""
+            if keyword in ("device", "non_blocking", "memory_format", "copy"):
+                continue
+            if keyword == "dtype" or _is_dtype(arg.value, at):
+                dtypes.append(made)
+            elif keyword or not (_is_device(arg.value, at) or _is_flag(arg.value)):
+                unknown.append(made)
+        if unknown:
+            return self._wrap(old, new, at, "port.to")
+        if not dtypes:
+            return self._cuda(old, new, at)
+        last = cst.Arg(dtypes[0].value)
+        made_call = new.with_changes(args=[last])
+        at.note(self, old, made_call)
+        return made_call
+
+    def _requires_grad_(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        is_statement = isinstance(at.names.parents.get(old), cst.Expr)
+        holder = old.func.value  # type: ignore[attr-defined]
+        if is_statement and not is_module(at, holder) and not _is_part(holder, at):
+            return None  # MindSpore's returns nothing
+        return self._wrap(old, new, at, "port.requires_grad_")
+
+    def _new(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if any(arg.keyword or arg.star == "**" for arg in old.args) or not self._of_tensor(old, at):
+            return None
+        if not old.args and not _is_call_of_object(old):
+            return None
+        return self._wrap(old, sized(old, new), at, "port.new")
+
+    def _repeat(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        row = table("methods")["Tensor.repeat"]
+        if not self._of_tensor(old, at):
+            return None
+        alone = len(old.args) == 1 and not old.args[0].keyword and not old.args[0].star
+        if not alone or isinstance(old.args[0].value, cst.Tuple):
+            return self._mapped(row, old, new, at)
+        return self._wrap(old, new, at, "port.repeat")  # a list or a number, perhaps
+
+    def _transpose(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        plain = len(old.args) == 2 and not any(arg.keyword or arg.star for arg in old.args)
+        if not at.options.jit or not plain:
+            return None
+        made = _method(new, "swapaxes", list(new.args))
+        at.note(self, old, made, reason="in a graph transpose takes the order of all axes")
+        return made
+
+    def _split(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        named = [arg.keyword.value if arg.keyword else "" for arg in old.args]
+        if not at.options.jit or named != ["", "dim"]:
+            return None
+        tight = {"keyword": None, "equal": cst.MaybeSentinel.DEFAULT}
+        made = new.with_changes(args=[new.args[0], new.args[1].with_changes(**tight)])
+        at.note(self, old, made, reason="on CPU a graph has no kernel for the keyword's way")
+        return made
+
+    def _scatter_(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        held, plain = old.func.value, _method(new, "scatter", list(new.args))  # type: ignore[attr-defined]
+        keywords = {arg.keyword.value for arg in old.args if arg.keyword}
+        alone = isinstance(held, cst.Name) and is_alone(held, at)
+        line = isinstance(at.names.parents.get(old), cst.Expr)
+        whole = len(old.args) == len(_SCATTERED) and keywords <= set(_SCATTERED)
+        if not whole or not (isinstance(held, cst.Call) or (alone and line)):
+            return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format("scatter")))
+        made = self._mapped(table("methods")["Tensor.scatter"], old, plain, at)
+        if not alone:
+            return made
+        at.note(self, old, made, reason="no other name holds it: it is made anew")
+        return cst.NamedExpr(held, made)
+
+
+def _is_own_method(call: Any, at: At) -> bool:
+    """Return whether a class of the file has the method that is called: ``flow.norm()`` of its own.
+
+    What every network has is asked elsewhere; ``net.half(x)`` with an argument is the class's.
+    """
+    name, held = call.func.attr.value, call.func.value
+    if code_of(held) == "self" or (name in _OF_NETWORKS and not (name in _WIDTHS and call.args)):
+        return False
+    own = at.names.class_named(held)
+    if name in ("forward", "step") or own is None:
+        return False
+    bodies = [one.body.body for one in lineage(own, at)]
+    return any(isinstance(f, cst.FunctionDef) and f.name.value == name for b in bodies for f in b)
+
+
+_WIDTHS = ("bfloat16", "double", "float", "half")
+
+
+def _is_part(node: Any, at: At) -> bool:
+    """Return whether this is ``net.head`` or ``net.blocks[0]``, which may be a network as well."""
+    inner = node
+    while isinstance(inner, (cst.Attribute, cst.Subscript)):
+        inner = inner.value
+    if inner is node or at.names.qualified(node) is not None or at.values.kind(node) == "tensor":
+        return False
+    return code_of(inner) == "self" or is_module(at, inner)
+
+
+_SCATTERED = ("dim", "index", "src")
+_SPECIAL = {
+    "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
+    "new", "repeat", "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
+}  # fmt: skip
+
+
+def _is_of_class(node: Any, at: At) -> bool:
+    """Return whether this is ``Net(3)``, of a class of another file that nobody looked at."""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value not in ("cpu", "cuda", "eval", "float", "to", "train"):
+            break
+        node = node.func.value
+    if not isinstance(node, cst.Call) or not may_be_network(at, node):
+        return False
+    return (at.names.called(node) or "").rpartition(".")[2][:1].isupper()
+
+
+_HALF = (
+    "of a tensor its half; a network raises here: its parameters stay float32, use port.autocast"
+)
+
+
+def _is_made_half(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``G = G.half()``, and nothing says what ``G`` is."""
+    func: Any = call.func
+    parent = at.names.parents.get(call)
+    if func.attr.value != "half" or not isinstance(parent, cst.Assign):
+        return False
+    same = [code_of(one.target) for one in parent.targets] == [code_of(func.value)]
+    return same and at.values.kind(func.value) in ("foreign", UNKNOWN)
+
+
+def _becomes_network(call: cst.Call, at: At) -> bool:
+    """Return whether what a call gives is moved and then named as a network is."""
+    if not isinstance(call.func, cst.Attribute) or not isinstance(call.func.value, cst.Call):
+        return False
+    made = call.func.value.func
+    if isinstance(made, cst.Attribute) and made.attr.value in vocabulary()["tensor"]:
+        return False
+    outer: Any = call
+    for above in at.names.ancestors(call):
+        if isinstance(above, cst.Assign):
+            return len(above.targets) == 1 and is_module(at, above.targets[0].target)
+        if isinstance(above, (cst.Attribute, cst.Call)) and code_of(above).startswith(
+            code_of(outer)
+        ):
+            outer = above  # .to(device) behind it
+            continue
+        return False
+    return False
+
+
+def _is_halved(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``net.half()`` of a network."""
+    func = call.func
+    named = isinstance(func, cst.Attribute) and func.attr.value in ("half", "bfloat16")
+    return named and not call.args and is_module(at, func.value)  # type: ignore[attr-defined]
+
+
+def _is_kept_copy(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``{"model": deepcopy(net).half()}``: a copy that nothing runs."""
+    func: Any = call.func
+    if not isinstance(func.value, cst.Call) or copied(at, func.value) is None:
+        return False
+    above: Any = at.names.parents.get(call)
+    asked = above.attr.value if isinstance(above, cst.Attribute) else ""
+    if asked == "eval":
+        above = at.names.parents.get(at.names.parents[above])
+    return asked == "state_dict" or isinstance(above, cst.DictElement)
+
+
+def _is_undone(call: cst.Call, at: At) -> bool:
+    """Return whether ``.float()`` stands behind ``net.half()``."""
+    func = at.names.parents.get(call)
+    named = isinstance(func, cst.Attribute) and func.value is call and func.attr.value == "float"
+    return named and _is_halved(call, at)
+
+
+def _method(call: cst.Call, name: str, args: list[cst.Arg]) -> cst.Call:
+    func = call.func.with_changes(attr=cst.Name(name))
+    return call.with_changes(func=func, args=args)
+
+
+def _is_call_of_object(call: cst.Call) -> bool:
+    """Return whether the method is called on a value, not on ``super()``."""
+    holder = call.func.value  # type: ignore[attr-defined]
+    return not (isinstance(holder, cst.Call) and code_of(holder.func) == "super")
+
+
+def _is_dtype(node: cst.BaseExpression, at: At) -> bool:
+    name = at.names.qualified(node) or ""
+    row = table("names").get(name)
+    if row is not None and row.to.startswith("ms.") and row.to != "ms.Tensor":
+        return True
+    return "dtype" in code_of(node).lower()
+
+
+def _is_device(node: cst.BaseExpression, at: At) -> bool:
+    if isinstance(node, (cst.SimpleString, cst.FormattedString, cst.Integer)):
+        return True
+    if any(
+        name in ("torch.device", "torch.cuda.current_device") for name in at.names.call_names(node)
+    ):
+        return True
+    if isinstance(node, cst.Call) and at.names.called(node) == "torch.device":
+        return True
+    return bool(_DEVICE.search(code_of(node)))
+
+
+def _is_flag(node: cst.BaseExpression) -> bool:
+    return code_of(node) in ("True", "False")
+
+
+def _runs_construct(owner: cst.ClassDef, at: At) -> bool:
+    """Return whether what a class calls ``forward`` is a Cell's ``construct``, as far as is seen.
+
+    A class of another file may be a network.
+    """
+    if any(base in ("torch.autograd.Function", _FUNCTION) for base in at.names.bases(owner)):
+        return False
+    return is_module_class(owner, at) or has_unknown_base(owner, at)
+
+
+class ForwardRule(PortRule):
+    """``forward`` of a network is ``construct`` of a Cell."""
+
+    name = "construct"
+    reason = "a Cell runs construct"
+    visits = (cst.FunctionDef, cst.ClassDef)
+
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Rename one method; a class that may be a network or none keeps both names."""
+        holder = old
+        if isinstance(old, cst.FunctionDef):
+            holder = at.names.enclosing(old, cst.ClassDef, cst.FunctionDef)
+            if old.name.value != "forward" or not isinstance(holder, cst.ClassDef):
+                return None
+        if not _runs_construct(holder, at):
+            return None  # an object like any other
+        if isinstance(old, cst.FunctionDef):
+            at.note(self, old.name, "construct")
+            return new.with_changes(name=cst.Name("construct"))
+        return None if is_module_class(holder, at) else self._both(new)
+
+    def _both(self, new: cst.ClassDef) -> Any:
+        """Give a class the name that a caller in another file may have kept."""
+        made = {f.name.value for f in new.body.body if isinstance(f, cst.FunctionDef)}
+        if "construct" not in made or "forward" in made:
+            return None
+        line = cst.parse_statement("forward = construct").with_changes(
+            leading_lines=[cst.EmptyLine(indent=False)]
+        )
+        return new.with_changes(body=new.body.with_changes(body=[*new.body.body, line]))
+
+
+class GradRule(PortRule):
+    """``param.grad`` is there once a backward pass has run."""
+
+    name = "grad"
+    reason = "gradients are attributes that the first backward pass makes"
+    visits = (cst.Attribute,)
+
+    def act(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        """Map a gradient that is read."""
+        if old.attr.value != "grad" or at.names.qualified(old) is not None:
+            return None
+        if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign, cst.Del)):
+            return None
+        if code_of(old.value) == "self":
+            return None
+        if is_leaf(old.value, at) and not is_input(old.value, at):
+            return at.refuse(self, old, _OF_INPUT)
+        made = cst.parse_expression(wording(at, f"port.grad_of({code_of(new.value)})"))
+        at.note(self, old, made)
+        return made
