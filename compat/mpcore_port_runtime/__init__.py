@@ -37,6 +37,7 @@ from mpcore_port_runtime.getters import *  # noqa: F403
 from mpcore_port_runtime.holders import *  # noqa: F403
 from mpcore_port_runtime.in_place import *  # noqa: F403
 from mpcore_port_runtime.instances import *  # noqa: F403
+from mpcore_port_runtime.layer_settings import *  # noqa: F403
 from mpcore_port_runtime.layers import *  # noqa: F403
 from mpcore_port_runtime.loading import *  # noqa: F403
 from mpcore_port_runtime.losses import *  # noqa: F403

@@ -7,6 +7,8 @@ from typing import Any
 from mindspore import Tensor, nn, ops
 
 from mpcore.errors import BackendError
+from mpcore_port_runtime import convolutions
+from mpcore_port_runtime.convolving import each_axis
 
 __all__ = ["set_attribute", "sides"]
 
@@ -107,8 +109,15 @@ def _convolution(layer: Any, name: str, value: Any) -> None:
     )
 
 
+def _read(layer: Any, name: str, value: Any) -> None:
+    """Set what the runtime's convolutions read in each call, as torch's do."""
+    setattr(layer, name, each_axis(value, len(layer.kernel_size)))
+
+
 _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.SyncBatchNorm)
+_READ = tuple(getattr(convolutions, name) for name in convolutions.__all__)
 _RENEWED = (
+    (_READ, ("kernel_size", "stride", "padding", "dilation", "output_padding"), _read),
     (_NORMS, ("momentum", "eps"), _norm),
     (_NORMS, ("track_running_stats",), _tracked),
     (nn.BatchNorm3d, ("track_running_stats",), _tracked_in_volumes),

@@ -76,6 +76,7 @@ made += [p.grad for p in (x1, x2, x3, w1, w2, w3, t1, t2, t3, b)]
 """
 
 
+@pytest.mark.filterwarnings("ignore:Using padding='same' with even kernel")
 def test_functions_of_convolutions_give_torchs_numbers_and_gradients(tmp_path):
     assert "refused" not in {edit.kind for edit in beside(F + CALLS, tmp_path).edits}
 

@@ -49,6 +49,7 @@ from mpcore_port.mindspore.rules.networks.parents import ParentRule
 from mpcore_port.mindspore.rules.networks.saved import PutBackRule
 from mpcore_port.mindspore.rules.networks.sequential import SequentialRule
 from mpcore_port.mindspore.rules.networks.settings import SettingRule
+from mpcore_port.mindspore.rules.networks.settings_read import SettingReadRule
 from mpcore_port.mindspore.rules.networks.taken import TakenRule
 from mpcore_port.mindspore.rules.optimizers.groups import GroupRule
 from mpcore_port.mindspore.rules.optimizers.own_optimizers import OwnStepRule
@@ -101,6 +102,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         PutBackRule(),
         SequentialRule(),
         SettingRule(),
+        SettingReadRule(),
         ShownRule(),
         GroupRule(),
         PackageMessages(),

@@ -29,6 +29,7 @@ _HAVE = {
     "dilation": _CONV,
 }
 """Settings, and how a file speaks of layers that have them."""
+_READ = ("stride", "padding", "dilation")
 _LAYER = re.compile(r"(BatchNorm|LayerNorm|GroupNorm|InstanceNorm|Dropout|Conv)\w*$")
 _SEVERAL = (
     "a layer of MindSpore keeps operations that were made of it, and is not renewed where several "
@@ -90,7 +91,8 @@ class SettingRule(PortRule):
             return new
         holder, value = code_of(target.value), code_of(new.value)
         if operator:
-            value = f"{holder}.{name} {operator} ({value})"
+            read = f'port.setting({holder}, "{name}")' if name in _READ else f"{holder}.{name}"
+            value = f"{read} {operator} ({value})"
         made = cst.parse_expression(wording(at, f'port.set_attribute({holder}, "{name}", {value})'))
         at.note(self, old, made, reason=_why(name, at))
         return cst.Expr(made, semicolon=new.semicolon)
