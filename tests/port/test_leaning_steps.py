@@ -87,6 +87,10 @@ def test_names_are_left_alone_where_another_star_import_may_give_them(tmp_path: 
     assert stars("from a import *\nfrom math import *\nf(sin)\n") == {}
     assert "get_accuracy" in extract(SOLVER, tmp_path).given
     (tmp_path / "measures.py").write_text("def get_accuracy(a, b): ...", "utf-8")
+    given = extract(SOLVER, tmp_path).given
+    assert "learning_rate" in given
+    assert "get_accuracy" not in given  # a file beside the script says what it gives
+    (tmp_path / "measures.py").write_text("from math import *", "utf-8")
     assert extract(SOLVER, tmp_path).given == "{}"
 
 

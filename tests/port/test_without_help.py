@@ -3,21 +3,28 @@
 from __future__ import annotations
 
 import ast
+import dis
+import shutil
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from mpcore_port.verify.as_dict import gives_dict, taken_as_dict
+from mpcore_port.verify.as_dict import asked_at_once, gives_dict, taken_as_dict
+from mpcore_port.verify.batches import taken_apart_at
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.left_out import may_go
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.nodes import Node, class_of
 from mpcore_port.verify.reported import is_only_reported
+from mpcore_port.verify.roles import flag_of
+from mpcore_port.verify.settings_files import _copy, named_in
 
 from .ports import verified
 
 if TYPE_CHECKING:
-    from pathlib import Path
+    from collections.abc import Iterator
 
 # --- what is only reported ------------------------------------------------------------------------
 
@@ -107,6 +114,21 @@ def test_a_loss_that_a_class_holds_gives_one() -> None:
     assert not gives_dict(Module(text.format("found.mean()")), "crit")
 
 
+def test_what_is_asked_of_a_call_at_once_is_known() -> None:
+    def at_once(net, x):  # type: ignore[no-untyped-def]
+        return net(x)["out"]
+
+    def later(net, x):  # type: ignore[no-untyped-def]
+        return net(x)[0]
+
+    calls = [
+        [one.offset for one in dis.get_instructions(f) if one.opname.startswith("CALL")]
+        for f in (at_once, later)
+    ]
+    assert any(asked_at_once(at_once.__code__, offset) for offset in calls[0])
+    assert not any(asked_at_once(later.__code__, offset) for offset in calls[1])
+
+
 # --- settings -------------------------------------------------------------------------------------
 
 
@@ -138,6 +160,33 @@ def test_settings_of_a_file_are_read_and_of_one_that_is_not_there_none(tmp_path:
     cfg = Node(MODEL={"SIZE": 1})
     cfg.merge_from_file(tmp_path / "own.yaml")
     assert cfg.to_dict() == {"MODEL": {"SIZE": 16, "NAME": "a"}}
+
+
+@pytest.fixture
+def here(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    folder = Path(tempfile.mkdtemp())
+    monkeypatch.chdir(folder)
+    yield folder
+    shutil.rmtree(folder)
+
+
+def test_settings_that_a_script_names_are_where_it_runs(tmp_path: Path, here: Path) -> None:
+    (tmp_path / "data").mkdir()
+    (tmp_path / "data" / "hyp.yaml").write_text("lr0: 0.1\n", "utf-8")
+    (tmp_path.parent / "up.yaml").write_text("a: 1\n", "utf-8")
+    text = "args = ['data/hyp.yaml', 'data/none.yaml', 'words.', '../up.yaml', '/etc/x.cfg']"
+    named = named_in(ast.parse(text), [tmp_path])
+    assert named == ("data/hyp.yaml",)
+    _copy("data/hyp.yaml", [str(tmp_path)])
+    assert (here / "data" / "hyp.yaml").read_text("utf-8") == "lr0: 0.1\n"
+    _copy("x/../../up.yaml", [str(tmp_path)])
+    assert not (here.parent / "up.yaml").exists()
+
+
+def test_a_switch_of_a_scaler_is_one_of_mixed_precision() -> None:
+    assert flag_of("enable_scaler")
+    assert flag_of("use_grad_scaler")
+    assert not flag_of("scaler_path")
 
 
 # --- what nothing hands to functions --------------------------------------------------------------
@@ -213,3 +262,95 @@ def test_a_function_that_nothing_calls_is_verified(tmp_path: Path) -> None:
     assert "nothing in place of accuracy(output, labels, topk=(1, 5))" in replaced
     assert done.comparisons[1].scales
     assert not done.is_idle
+
+
+BRANCHES = """import torch
+def train(model, loader, optimizer, scaler, hps):
+    for info in loader:
+        if hps.with_pitch == 1:
+            text, pitch, wave = info
+        else:
+            text, wave = info
+        with torch.autocast("cuda"):
+            loss = model(text, wave).float().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def test_a_batch_is_taken_apart_as_the_branch_does_that_runs() -> None:
+    module = Module(BRANCHES)
+    error = "ValueError: too many values to unpack (expected 2) (line 7)"
+    found = taken_apart_at(module, 7, error)
+    assert found is not None
+    assert found.names == ("text", "wave")
+    assert taken_apart_at(module, 9, error) is None
+    assert taken_apart_at(module, 7, "IndexError: tuple index out of range") is None
+
+
+STARS = """import torch
+from theirs.loss import *
+from own import *
+model = Net().cuda()
+scaler = torch.cuda.amp.GradScaler()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+criterion = TheirLoss()
+for x, y in load():
+    loss = criterion(model(x), y)
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+"""
+
+
+def test_star_imports_of_files_beside_a_script_say_what_the_absent_ones_give(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "own.py").write_text("class Net: ...\n", "utf-8")
+    given = extract(STARS, tmp_path).given
+    assert "'TheirLoss'" in given
+    assert "'Net'" not in given
+
+
+APEX = """import torch
+from apex import amp
+class Engine:
+    def __init__(self, net, opt, loss_fn, *, amp_on=False, scaler=None):
+        self.net, self.opt, self.loss_fn = net, opt, loss_fn
+    def set_up(self):
+        self.net, self.opt = amp.initialize(self.net, self.opt)
+    def fit(self, loader):
+        for x, y in loader:
+            loss = self.loss_fn(self.net(x.cuda()), y.cuda())
+            with amp.scale_loss(loss, self.opt) as scaled:
+                scaled.backward()
+            self.opt.step()
+"""
+
+
+def test_apex_is_begun_for_a_class_that_leaves_it_to_others(tmp_path: Path) -> None:
+    step = extract(APEX, tmp_path)
+    assert "amp.initialize(_mpcore_net, _mpcore_optimizer, opt_level='O1')" in step.call
+    assert "opt=_mpcore_optimizer" in step.call
+    assert step.call.index("amp.initialize") < step.call.index("Engine(")
+
+
+KEYWORDS = """import torch
+class Trainer:
+    def __init__(self, model, folder, *, train_lr=1e-4, amp=False, scaler=None):
+        self.model, self.amp, self.scaler = model, amp, scaler
+        self.opt = torch.optim.Adam(model.parameters(), lr=train_lr)
+    def train(self, loader):
+        for x in loader:
+            with torch.autocast("cuda", enabled=self.amp):
+                loss = self.model(x.cuda())
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.opt)
+"""
+
+
+def test_mixed_precision_is_switched_on_by_keyword(tmp_path: Path) -> None:
+    call = extract(KEYWORDS, tmp_path).call
+    assert "amp=True" in call
+    assert "scaler=_mpcore_scaler" in call

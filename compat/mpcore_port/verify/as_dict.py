@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpcore_port.verify.module import Module
 
-__all__ = ["gives_dict", "taken_as_dict"]
+__all__ = ["asked_at_once", "gives_dict", "taken_as_dict"]
 
 _OF_DICTS = ("items", "values", "keys", "get", "pop")
 
@@ -25,6 +25,34 @@ def taken_as_dict(code: Any, name: str) -> bool:
     return bool(name) and name in _taken(code)
 
 
+def asked_at_once(code: Any, offset: int) -> bool:
+    """Return whether what a call gives is asked at once: ``net(x)["out"]``, ``net(x).values()``.
+
+    Args:
+        code: of the function that calls.
+        offset: of the instruction that does.
+    """
+    return offset in _at_once(code)
+
+
+@cache
+def _at_once(code: Any) -> frozenset[int]:
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    found: set[int] = set()
+    for place, step in enumerate(steps[:-2]):
+        if step.opname.startswith("CALL") and _asks_next(steps[place + 1], steps[place + 2]):
+            found |= set(range(step.offset, steps[place + 1].offset))
+    return frozenset(found)
+
+
+def _asks_next(following: Any, behind: Any) -> bool:
+    """Return whether two instructions ask what stands in front of them as a dictionary."""
+    if following.opname in ("LOAD_ATTR", "LOAD_METHOD") and following.argval in _OF_DICTS:
+        return True
+    named = following.opname == "LOAD_CONST" and isinstance(following.argval, str)
+    return named and behind.opname.startswith(("BINARY_SUBSCR", "STORE_SUBSCR"))
+
+
 @cache
 def _taken(code: Any) -> frozenset[str]:
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
@@ -32,10 +60,7 @@ def _taken(code: Any) -> frozenset[str]:
     for place, step in enumerate(steps[:-2]):
         if not step.opname.startswith("LOAD_") or not isinstance(step.argval, str):
             continue
-        following, behind = steps[place + 1], steps[place + 2]
-        asks = following.opname in ("LOAD_ATTR", "LOAD_METHOD") and following.argval in _OF_DICTS
-        named = following.opname == "LOAD_CONST" and isinstance(following.argval, str)
-        if asks or (named and behind.opname.startswith(("BINARY_SUBSCR", "STORE_SUBSCR"))):
+        if _asks_next(steps[place + 1], steps[place + 2]):
             found.add(step.argval)
     return frozenset(found)
 

@@ -13,7 +13,7 @@ from mpcore_port.verify.roles import NETWORK
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Layout", "layout_of"]
+__all__ = ["Layout", "layout_of", "taken_apart_at"]
 
 _TARGET = re.compile(
     r"(y|yb|ys|t|targets?|labels?|lbls?|gt|truth|classes|answers?)(_?batch|s)?|"
@@ -95,6 +95,22 @@ def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
     if found is None and _is_mapped(module, loop, name, 3):
         return Layout("dict", ("x",))
     return found or Layout("alone", (name,))
+
+
+def taken_apart_at(module: Module, line: int, error: str) -> Layout | None:
+    """Return how a line takes a batch apart that failed to do so; None where it does not.
+
+    Scripts have a batch of more or fewer parts by what their settings say.
+    """
+    found = re.search(r"values to unpack \(expected (\d+)", error)
+    for node in ast.walk(module.tree) if found is not None else ():
+        if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)):
+            continue
+        names = target_names(node.targets[0])
+        lines = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        if line in lines and found is not None and len(names) == int(found[1]):
+            return Layout("tuple", tuple(names))
+    return None
 
 
 def _parts_of(name: str, count: int) -> list[str]:

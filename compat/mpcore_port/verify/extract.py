@@ -20,6 +20,7 @@ from mpcore_port.verify.module import Module, StepError, function_name, is_backw
 from mpcore_port.verify.needs import Loop, Needs
 from mpcore_port.verify.old_torch import AS_BEFORE
 from mpcore_port.verify.required import required_arguments
+from mpcore_port.verify.settings_files import named_in
 from mpcore_port.verify.stubs import STREAM, Stubs
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ _mpcore_short = int
 _mpcore_counted = list
 _mpcore_install({given}, {gone!r})
 _mpcore_old({old_torch})
-_mpcore_files({files!r})
+_mpcore_files({files!r}, {named!r})
 _mpcore_given = _mpcore_arrays({inputs!r})
 _mpcore_all = [{batches}]
 def _mpcore_endless(batches):
@@ -84,6 +85,7 @@ class Step:
         given: code for what star imports of modules that are not there give.
         gone: modules that are there, and cannot be imported.
         old_torch: whether torch does what it did before 0.4.
+        named: settings beside the script that it names.
     """
 
     body: str
@@ -100,6 +102,7 @@ class Step:
     given: str = "{}"
     gone: tuple[str, ...] = ()
     old_torch: bool = False
+    named: tuple[str, ...] = ()
 
     @property
     def layout(self) -> Layout | None:
@@ -135,6 +138,7 @@ class Step:
         head = _HEAD.format(
             folders=folders,
             files=files,
+            named=self.named,
             batches=given,
             inputs=inputs or "float32[1]",
             given=self.given,
@@ -217,6 +221,7 @@ def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) 
         frozenset(touched),
         _code_of(stubs.given),
         tuple(stubs.gone),
+        named=named_in(module.tree, (stubs.folder, *stubs.roots)),
     )
 
 

@@ -92,11 +92,13 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     takes = not (loops or data) and (_takes_losses(function) or bool(beside))
     loss = maker.make_losses() if takes else ""
     given = maker.arguments(function, skip=isinstance(owner, ast.ClassDef), data=data)
-    maker.begin_apex(given)
+    if not isinstance(owner, ast.ClassDef):
+        maker.begin_apex(given)
     call = f"{function.name}({', '.join(given)})"
     if isinstance(owner, ast.ClassDef):
         init = module.methods(owner).get("__init__")
         made = maker.arguments(init, skip=True) if init is not None else []
+        maker.begin_apex(given, made)
         maker.lines.append(f"_mpcore_owner = {owner.name}({', '.join(made)})")
         found = inherited(module, owner, stubs.folder, "_mpcore_owner", made=False)
         maker.lines += found.split("; ") if found else []
@@ -129,6 +131,7 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
 
 
+_DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _OPTIMIZER = re.compile(r"\w+=torch\.optim\.")
 
 
@@ -282,8 +285,10 @@ class _Maker:
         later = [a for a, d in zip(args.kwonlyargs, args.kw_defaults, strict=True) if d is None]
         values = {arg.arg: "" for arg in [*plain, *later]}
         # `scaler=None` and the like: without one there would be no mixed precision to compare
-        values |= {a.arg: "" for a in listed if re.fullmatch(SCALER, a.arg)}
-        pairs = zip(listed[len(listed) - len(args.defaults) :], args.defaults, strict=True)
+        values |= {a.arg: "" for a in [*listed, *args.kwonlyargs] if re.fullmatch(SCALER, a.arg)}
+        pairs = [*zip(listed[len(listed) - len(args.defaults) :], args.defaults, strict=True)]
+        named = zip(args.kwonlyargs, args.kw_defaults, strict=True)
+        pairs += [(arg, default) for arg, default in named if default is not None]
         for arg, default in pairs:  # "not given" of what a name says a number of
             nothing = isinstance(default, ast.Constant) and default.value is None
             if nothing and SETTINGS.fullmatch(arg.arg):
@@ -318,19 +323,37 @@ class _Maker:
         }
         return f"\n    {_LOSS} = {self.model}({_ONE}).float().square().mean()"
 
-    def begin_apex(self, given: list[str]) -> None:
-        """Initialize apex for a function whose script scales by it, and leaves that to others."""
+    def begin_apex(self, *calls: list[str]) -> None:
+        """Initialize apex for a function whose script scales by it, and leaves that to others.
+
+        Args:
+            calls: arguments of the function, and of what makes its object; they are changed.
+        """
         module = self.module
         amp = next((n for n, whole in module.imports.items() if whole == "apex.amp"), "")
-        place = next((i for i, one in enumerate(given) if _OPTIMIZER.match(one)), -1)
-        if not (amp and self.model) or place < 0 or f"{amp}.initialize(" in module.text:
+        if not (amp and self.model) or self._is_begun(f"{amp}.initialize("):
             return
-        name, _, made = given[place].partition("=")
-        given[place] = f"{name}=_mpcore_optimizer"
+        places = [(one, i) for one in calls for i, text in enumerate(one) if _OPTIMIZER.match(text)]
+        known = any("=_mpcore_optimizer" in text for one in calls for text in one)
+        if not (places or known):
+            return
         begun = f"{amp}.initialize({self.model}, _mpcore_optimizer, opt_level='O1')"
-        self.lines.append(f"_mpcore_optimizer = {made}")
+        if places:
+            given, place = places[0]
+            name, _, made = given[place].partition("=")
+            given[place] = f"{name}=_mpcore_optimizer"
+            self.lines.append(f"_mpcore_optimizer = {made}")
         self.lines.append(f"{self.model}, _mpcore_optimizer = {begun}")
         self.said.append(f"{amp}.initialize is called in front of it, with O1")
+
+    def _is_begun(self, code: str) -> bool:
+        """Return whether what leads to the backward pass, or makes its object, has some code."""
+        module = self.module
+        owner = module.parents.get(self.function)
+        init = module.methods(owner).get("__init__") if isinstance(owner, ast.ClassDef) else None
+        run = [*module.reached, *([init] if init is not None else [])]
+        top = [one for one in module.tree.body if not isinstance(one, _DEFINITIONS)]
+        return any(code in ast.unparse(one) for one in [*run, *top])
 
     def _is_model(self, name: str, function: Function) -> bool:
         if re.fullmatch(r"(model|net|network|module)", name):

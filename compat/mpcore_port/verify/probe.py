@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["main"]
 
+_ENDED = "it ended without a backward pass"
+_NOT_ASKED = "it ended before its loop asked for a batch"
 _WANTED = 3  # losses of a try
 _SLOW = 5.0  # processor seconds, after which one loss is enough
 _LARGE = 20_000_000  # parameters: a step with eight samples takes seconds
@@ -228,6 +230,8 @@ def _run(job: dict[str, Any], inputs: str, path: Path, left: Budget) -> int:
     sys.argv = [str(script), *job["args"]]
     try:
         runpy.run_path(str(script), run_name="__main__")
+        if not told["losses"]:
+            told.setdefault("error", _ENDED if tries.is_try or inputs else _NOT_ASKED)
     except _Found:
         if not told.get("searched"):
             told.pop("error", None)

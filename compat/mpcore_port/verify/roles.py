@@ -27,7 +27,8 @@ SETTINGS = re.compile(
 
 AMP = re.compile(
     r"(use_?|enable_?|with_?)?(torch_?|native_?|apex_?)?"
-    r"(amp|fp16|half|mp|mixed_?precision|autocast)(_?(run|training|enabled|precision))?",
+    r"(amp|fp16|half|mp|mixed_?precision|autocast)(_?(run|training|enabled|precision))?|"
+    r"(use|enable|with)_?(grad_?|loss_?)?scal(er|ing)",
     re.I,
 )
 _CUDNN = re.compile(r"cudnn\w*", re.I)  # torch takes nothing but True and False
@@ -58,6 +59,7 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"(\w+_)?(local_rank|rank|gpu|(start|first|last)_?epoch|seed|start\w*|index|gpu_id)", 0),
     (r"(\w+_)?(grad(ient)?_)?(accum\w*|accumulate)", 2),
     (r"(\w+_)?(max|num|total|n)_?(train_)?(steps|iters?|iterations|batches|updates)", 64),
+    (r"(get_)?cycle_len(gth)?", 6400),
     (r"epoch_(steps?|size|len(gth)?)|(steps?|iters?|batches)_per_epoch|\w+_per_epoch", 64),
     (r"(\w+_)?batch(_?size)?", 8),
     (r"(num_|n_)?(classes|outputs?)|out(put)?_(features|dim|size|channels)|nc", 10),

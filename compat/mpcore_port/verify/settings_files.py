@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import ast
 import builtins
 import importlib
 import importlib.util
 import linecache
+import re
+import shutil
 import string
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +23,7 @@ from mpcore_port.verify.written_files import place_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["READERS", "install"]
+__all__ = ["READERS", "install", "named_in"]
 
 READERS = (
     *("json.load", "json.loads", "yaml.safe_load", "yaml.load", "yaml.full_load", "toml.load"),
@@ -27,17 +31,21 @@ READERS = (
 )
 """Functions that read settings."""
 
+_NAMED = re.compile(r"(\./)?\w[\w./-]*\.(ya?ml|json|toml|cfg|ini)")
 _LARGEST = 2**18  # bytes of a file of settings
 _OPEN = builtins.open
 _TEXT = f"{string.ascii_letters}{string.digits}{string.punctuation} \n" * 40
 
 
-def install(folders: Sequence[str]) -> None:
+def install(folders: Sequence[str], named: Sequence[str] = ()) -> None:
     """Let files that are not there be opened, in this process; settings are looked for.
 
     Args:
         folders: where the script lies, and what it imports from.
+        named: paths of settings that the script names: it may ask whether they are there.
     """
+    for name in named:
+        _copy(name, folders)
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
         if _is_text(file) and any(letter in mode for letter in "wax"):
@@ -83,6 +91,25 @@ def _find_nothing(module: Any) -> None:
             return missing("torch.load")
 
     module.load = load  # this process alone
+
+
+def named_in(tree: ast.AST, folders: Sequence[Path]) -> tuple[str, ...]:
+    """Return the relative paths of settings that a script names and that lie beside it."""
+    texts = [node.value for node in ast.walk(tree) if isinstance(node, ast.Constant)]
+    named = dict.fromkeys(
+        text for text in texts if isinstance(text, str) and _NAMED.fullmatch(text)
+    )
+    return tuple(name for name in named if _found(name, list(map(str, folders))) is not None)
+
+
+def _copy(name: str, folders: Sequence[str]) -> None:
+    """Copy settings to where a run begins, which goes away with it; nowhere else."""
+    here, found = Path.cwd(), _found(name, folders)
+    place = (here / name).resolve()
+    kept = here.is_relative_to(Path(tempfile.gettempdir()).resolve()) and not place.exists()
+    if found is not None and kept and place.is_relative_to(here):
+        place.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(found, place)
 
 
 def _is_text(file: Any) -> bool:

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.stubs.devices import DEVICE
-from mpcore_port.verify.as_dict import taken_as_dict
+from mpcore_port.verify.as_dict import asked_at_once, taken_as_dict
 from mpcore_port.verify.asked import Asked, asks_on
 from mpcore_port.verify.environments import Environment, makes_one
 from mpcore_port.verify.kit import TorchKit
@@ -101,6 +101,8 @@ def asked_of(frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     by_name = not args or "labels" in kwargs or _asks_answers(caller.f_code)
     if not (parts or by_name) and taken_as_dict(caller.f_code, stored):
         return ["losses" if LOSS.search(stored) else "keys"]
+    if not (parts or stored) and asked_at_once(caller.f_code, caller.f_lasti):
+        return ["keys"]
     if not parts and LOSS.search(stored):
         moved = any(one.requires_grad for one in _tensors((args, kwargs)))
         return ["loss"] if moved or not _networks(args) else ["loss", _OF_NETWORK]
@@ -174,6 +176,7 @@ def _asked_of_loss(frame: Any, args: tuple[Any, ...], tensors: list[Any]) -> lis
         floats = [_OF_NETWORK]
     stored = _stored(frame.f_code).get(frame.f_lasti, "")
     is_dict = "dict" in stored or taken_as_dict(frame.f_code, stored)
+    is_dict = is_dict or asked_at_once(frame.f_code, frame.f_lasti)
     return [*(*moved, *floats, 0)[:1], is_dict, *(() if is_dict else _names_wanted(frame))]
 
 
@@ -275,6 +278,12 @@ class StandIn(Missing):
             return False
         return NETWORK.fullmatch(self._mpcore_name.rpartition(".")[2]) is None
 
+    def _mpcore_of(self) -> list[Any]:
+        """Return the network whose method this is: ``model.calculate_loss(batch)`` is of it."""
+        owner = self._mpcore_owner
+        known = type(owner) is StandIn and NETWORK.fullmatch(owner._mpcore_name.rpartition(".")[2])
+        return [owner._mpcore_module()] if known else []
+
     def _mpcore_groups(self) -> list[Any]:
         """Return what an optimizer is made for that a network makes itself; [] for no such call."""
         owner, name = self._mpcore_owner, self._mpcore_name.rpartition(".")[2].lower()
@@ -325,6 +334,7 @@ class StandIn(Missing):
         if self._mpcore_name not in _used:
             _used.append(self._mpcore_name)
         frame = sys._getframe(1)
+        args = (*args, *self._mpcore_of())
         asked = _asked[0].of(self._mpcore_name, lambda: _asked_of_loss(frame, args, tensors))
         place, is_dict, *names = asked
         of_network = place == _OF_NETWORK

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore_port.engine import port_part
 from mpcore_port.verify.bases import BY_NAME
+from mpcore_port.verify.batches import taken_apart_at
 from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.child import ALONE
 from mpcore_port.verify.extract import HEAD, Step, extract
@@ -247,6 +248,10 @@ def _runnable(
             except _LineError as exc:
                 if ages and not step.old_torch and is_of_old_torch(str(exc)):
                     step = _extracted(file, place, absent, old_torch=True)
+                    continue
+                layout = taken_apart_at(module, next(iter(exc.lines), 0), str(exc))
+                if layout is not None and len(step.layouts) == 1 and layout not in step.layouts:
+                    step = replace(step, layouts=(layout,))
                     continue
                 fresh = [line for line in exc.lines if line not in absent]
                 may = [line for line in fresh if may_go(module, line, step.loop, tuple(exc.lines))]

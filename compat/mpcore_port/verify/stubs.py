@@ -93,7 +93,7 @@ class Stubs:
                 self.calls[node.value] = "_mpcore_short(2)"
             elif isinstance(node, ast.Assign) and _is_large_batch(node):
                 self.calls[node.value] = "_mpcore_short(8)"
-        self.given = given_by_stars(module, self._absent_stars)
+        self.given = given_by_stars(module, self._absent_stars, (folder, *self.roots))
         self.left += self._absent_stars if self.given else []
         self.losses = set(givers_of_losses(module, (1, len(module.text.splitlines()) + 1)))
         for line in absent:
