@@ -47,6 +47,7 @@ from mpcore_port_runtime.moving_averages import *  # noqa: F403
 from mpcore_port_runtime.native_scaler import *  # noqa: F403
 from mpcore_port_runtime.norms import *  # noqa: F403
 from mpcore_port_runtime.optimizers import *  # noqa: F403
+from mpcore_port_runtime.overridden import *  # noqa: F403
 from mpcore_port_runtime.own_optimizers import *  # noqa: F403
 from mpcore_port_runtime.packed import *  # noqa: F403
 from mpcore_port_runtime.padding import *  # noqa: F403
@@ -69,5 +70,5 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 18
+VERSION = 19
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

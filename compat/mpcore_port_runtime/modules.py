@@ -15,6 +15,7 @@ from mindspore.experimental import optim
 from mpcore.errors import BackendError
 from mpcore_port_runtime.in_place import put
 from mpcore_port_runtime.instances import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
+from mpcore_port_runtime.overridden import own_first, start_training
 from mpcore_port_runtime.own_optimizers import OwnOptimizer
 from mpcore_port_runtime.rates import set_lr
 
@@ -162,6 +163,7 @@ def _is_statistic(name: str) -> bool:
     return last in _STATISTICS.values() or last == "n_averaged"  # AveragedModel's count
 
 
+@own_first
 def named_parameters(
     cell: Any, prefix: str = "", recurse: bool = True
 ) -> Iterator[tuple[str, Any]]:
@@ -176,6 +178,7 @@ def named_parameters(
             yield front + name, param
 
 
+@own_first
 def parameters(cell: Any, recurse: bool = True) -> list[Any]:
     """Return what torch's ``parameters()`` yields: frozen ones too, statistics not."""
     if not isinstance(cell, nn.Cell):
@@ -183,6 +186,7 @@ def parameters(cell: Any, recurse: bool = True) -> list[Any]:
     return [param for _, param in named_parameters(cell, "", recurse)]
 
 
+@own_first
 def named_buffers(cell: Any, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Any]]:
     """Yield buffers, and the statistics of norms, by torch's names; no count of batches is kept."""
     if not isinstance(cell, nn.Cell):
@@ -202,6 +206,7 @@ def named_buffers(cell: Any, prefix: str = "", recurse: bool = True) -> Iterator
             yield front + name, one
 
 
+@own_first
 def buffers(cell: Any, recurse: bool = True) -> Iterator[Any]:
     """Yield buffers, and the statistics of norms; no count of batches is kept."""
     if not isinstance(cell, nn.Cell):
@@ -231,6 +236,7 @@ def class_name(value: Any) -> str:
     return _CLASSES.get(kind.__name__, kind.__name__) if foreign else kind.__name__
 
 
+@own_first
 def named_modules(cell: Any) -> Iterator[tuple[str, Any]]:
     """Yield the Cell and all below it by their paths.
 
@@ -247,6 +253,7 @@ def named_modules(cell: Any) -> Iterator[tuple[str, Any]]:
             yield path, inner
 
 
+@own_first
 def modules(cell: Any) -> Iterator[Any]:
     """Yield the Cell and all below it."""
     if not isinstance(cell, nn.Cell):
@@ -256,6 +263,7 @@ def modules(cell: Any) -> Iterator[Any]:
         yield inner
 
 
+@own_first
 def add_module(owner: Any, name: str, module: Any) -> None:
     """Give a Cell another one by a name; one of a row runs behind those that it has."""
     if not isinstance(owner, nn.Cell):
@@ -272,6 +280,7 @@ def add_module(owner: Any, name: str, module: Any) -> None:
         owner._cells[name] = module
 
 
+@own_first
 def children(cell: Any) -> Iterator[Any]:
     """Yield the Cells right below."""
     if not isinstance(cell, nn.Cell):
@@ -280,6 +289,7 @@ def children(cell: Any) -> Iterator[Any]:
     yield from (inner for inner in cell.cells() if not isinstance(inner, _OPTIMIZERS))
 
 
+@own_first
 def named_children(cell: Any) -> Iterator[tuple[str, Any]]:
     """Yield the Cells right below by their names, each once."""
     if not isinstance(cell, nn.Cell):
@@ -304,6 +314,7 @@ def wants_grad(tensor: Any) -> bool:
     return bool(getattr(tensor, "requires_grad", False))
 
 
+@own_first
 def register_parameter(owner: Any, name: str, param: Any) -> None:
     """Have ``owner`` hold a Parameter under a name, or None."""
     if param is None or not isinstance(owner, nn.Cell):
@@ -312,6 +323,7 @@ def register_parameter(owner: Any, name: str, param: Any) -> None:
         owner.insert_param_to_cell(name, param, check_name_contain_dot=False)
 
 
+@own_first
 def state_dict(holder: Any, *, prefix: str = "") -> dict[str, Any]:
     """Return what ``load_state_dict`` takes: of a Cell by torch's names, else by its own."""
     if isinstance(holder, OwnOptimizer):
@@ -350,6 +362,7 @@ class Unmatched(NamedTuple):
         return "<All keys matched successfully>"
 
 
+@own_first
 def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> Any:
     """Put back what ``state_dict`` returned; a Cell also takes torch's arrays by torch's names.
 
@@ -532,6 +545,7 @@ def requires_grad_(cell: Any, requires_grad: bool = True) -> Any:
     return cell
 
 
+@own_first
 def get_submodule(cell: Any, target: str) -> Any:
     """Return the Cell at a path such as ``"layers.0"``; of an empty one the Cell itself."""
     for name in target.split(".") if target else ():
@@ -541,4 +555,4 @@ def get_submodule(cell: Any, target: str) -> Any:
 
 def in_training(made: Any) -> Any:
     """Put a Cell into training mode, as torch's modules start; return it, or what else it is."""
-    return made.set_train() if isinstance(made, nn.Cell) else made
+    return start_training(made) if isinstance(made, nn.Cell) else made

@@ -45,6 +45,7 @@ from mpcore_port.mindspore.rules.names.shown import ShownRule
 from mpcore_port.mindspore.rules.names.words import WordsRule
 from mpcore_port.mindspore.rules.networks.getters import GetterRule
 from mpcore_port.mindspore.rules.networks.mode import ModeRule
+from mpcore_port.mindspore.rules.networks.overridden import OverriddenRule
 from mpcore_port.mindspore.rules.networks.parents import ParentRule
 from mpcore_port.mindspore.rules.networks.saved import PutBackRule
 from mpcore_port.mindspore.rules.networks.sequential import SequentialRule
@@ -110,6 +111,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         DeviceOfRule(),
         ForwardRule(),
         GetterRule(),
+        OverriddenRule(),
         WrapperRule(),
         StatementRule(),
         ImportRule(),

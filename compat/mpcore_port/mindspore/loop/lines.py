@@ -269,6 +269,8 @@ class Taken:
             raise NotPlain(statement, "its branches train in two ways")
         self.opened.append(statement)
         kept, left = (first, second) if scaled else (second, first)
+        if _clips_scaled(kept):  # the other branch clips them as they are, by a scaler that is on
+            raise NotPlain(statement, "one branch of two clips what is scaled")
         switch = test if scaled else negated(statement.test)
         also = tuple(line.act.sink for line in left if line.act and line.act.kind == "backward")
         for line in kept:
@@ -288,6 +290,12 @@ def _scaled(lines: list[Line]) -> bool:
     """Return whether a scaler has part in what lines do."""
     acts = [line.act for line in lines if line.act is not None]
     return any(act.scaler or (act.sink is not None and act.sink.scaler) for act in acts)
+
+
+def _clips_scaled(lines: list[Line]) -> bool:
+    """Return whether gradients are clipped that were not unscaled before."""
+    kinds = [line.act.kind for line in lines if line.act is not None]
+    return "clip" in kinds and "unscale" not in kinds[: kinds.index("clip")]
 
 
 def _bare(lines: list[Line]) -> list[object]:

@@ -234,6 +234,8 @@ class NativeRule(PortRule):
         if name in rates and at.once(_has_native_optimizers) and self._only_steps(old, at):
             func = cst.parse_expression(f"{need(at, 'optim')}.lr_scheduler.{name}")
             return _floats(f"torch.optim.lr_scheduler.{name}", old, new, at).with_changes(func=func)
+        if name == "parameters" and "parameters" in at.names.functions:
+            return None  # a class of the script says which they are
         if name == "parameters" and self._is_trained(old, at) and not is_next(old, at):
             return cst.parse_expression(f"{code_of(old.args[0].value)}.trainable_params()")
         if name == "parameters" and at.options.plain and self._is_looped(old, at):

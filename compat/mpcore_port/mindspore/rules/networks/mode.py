@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.mindspore.rules.networks.overridden import has_own_mode
 from mpcore_port.mindspore.rules.place import (
     PortRule,
     has_unknown_base,
@@ -74,7 +75,7 @@ def _differentiates_functions(at: At) -> bool:
 
 
 def _trained(new: cst.Call, kind: str, at: At) -> cst.Call:
-    if kind == "perhaps":
+    if kind == "perhaps" or has_own_mode(at):
         return cst.Call(cst.parse_expression(wording(at, "port.in_training")), [cst.Arg(new)])
     return cst.Call(cst.Attribute(new, cst.Name("set_train")))
 

@@ -20,6 +20,7 @@ from mpcore_port.mindspore.rules.losses.imported_networks import (
 from mpcore_port.mindspore.rules.losses.inputs import is_input
 from mpcore_port.mindspore.rules.names.api import sized
 from mpcore_port.mindspore.rules.place import (
+    SETTINGS,
     PortRule,
     copied,
     has_unknown_base,
@@ -139,6 +140,11 @@ class MethodRule(PortRule):
         name, holder = old.func.attr.value, old.func.value
         if _is_own_method(old, at):
             return None
+        if name in _MOVES and not _is_call_of_object(old) and _is_in_network(old, at):
+            at.note(
+                self, old, "self", reason="one process has one device; ms.set_device chooses it"
+            )
+            return cst.Name("self")
         # A factory of another file may make an optimizer, too.
         of_network = (name in _OF_NETWORKS or name == "step") and may_be_network(at, holder)
         own = at.names.enclosing(old, cst.ClassDef) if code_of(holder) == "self" else None
@@ -247,7 +253,7 @@ class MethodRule(PortRule):
 
     def _wrap(self, old: cst.Call, new: cst.Call, at: At, function: str) -> Any:
         if not _is_call_of_object(old):
-            return None
+            return self._above(old, new, at)
         func = cst.parse_expression(wording(at, function))
         held = cst.Arg(new.func.value)  # type: ignore[attr-defined]
         if new.args:
@@ -261,12 +267,23 @@ class MethodRule(PortRule):
             at.note(self, old, made)
         return made
 
+    def _above(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map ``super().state_dict()``: a Cell's own has other names, or is not there."""
+        name = old.func.attr.value  # type: ignore[attr-defined]
+        if _WRAPPED.get(name) is None or name == "zero_grad" or not _is_in_network(old, at):
+            return None
+        name = "add_module" if name == "register_module" else name
+        code = f'port.above({code_of(new.func.value)}, "{name}")'  # type: ignore[attr-defined]
+        made = new.with_changes(func=cst.parse_expression(wording(at, code)))
+        at.note(self, old, made)
+        return made
+
     def _train(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        if len(old.args) > 1 or not _is_call_of_object(old):
+        if len(old.args) > 1 or (not _is_call_of_object(old) and not _is_in_network(old, at)):
             return None
         if old.args and old.args[0].keyword and old.args[0].keyword.value != "mode":
             return None  # a method of something else
-        said = bool(old.args) and isinstance(old.args[0].value, cst.BaseString)  # no mode
+        said = bool(old.args) and not _is_mode(old.args[0].value, at)
         if said or runs_training(old.func.value, at):  # type: ignore[attr-defined]
             return self._wrap(old, new, at, "port.train")
         made = _method(new, "set_train", [cst.Arg(arg.value) for arg in new.args])
@@ -274,7 +291,7 @@ class MethodRule(PortRule):
         return made
 
     def _eval(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        if old.args or not _is_call_of_object(old):
+        if old.args or (not _is_call_of_object(old) and not _is_in_network(old, at)):
             return None
         if runs_training(old.func.value, at):  # type: ignore[attr-defined]
             return self._wrap(old, new, at, "port.evaluate")
@@ -457,7 +474,8 @@ def _is_own_method(call: Any, at: At) -> bool:
     What every network has is asked elsewhere; ``net.half(x)`` with an argument is the class's.
     """
     name, held = call.func.attr.value, call.func.value
-    if code_of(held) == "self" or (name in _OF_NETWORKS and not (name in _WIDTHS and call.args)):
+    asked = name in _MOVES or (name in _WIDTHS and call.args)
+    if code_of(held) == "self" or (name in _OF_NETWORKS and not asked):
         return False
     own = at.names.class_named(held)
     if name in ("forward", "step") or own is None:
@@ -466,6 +484,7 @@ def _is_own_method(call: Any, at: At) -> bool:
     return any(isinstance(f, cst.FunctionDef) and f.name.value == name for b in bodies for f in b)
 
 
+_MOVES = ("cpu", "cuda", "npu", "to")
 _WIDTHS = ("bfloat16", "double", "float", "half")
 
 
@@ -567,6 +586,20 @@ def _is_call_of_object(call: cst.Call) -> bool:
     """Return whether the method is called on a value, not on ``super()``."""
     holder = call.func.value  # type: ignore[attr-defined]
     return not (isinstance(holder, cst.Call) and code_of(holder.func) == "super")
+
+
+def _is_in_network(node: Any, at: At) -> bool:
+    """Return whether a method stands in a class that is, or may be, a network."""
+    owner = at.names.enclosing(node, cst.ClassDef)
+    return owner is not None and (is_module_class(owner, at) or has_unknown_base(owner, at))
+
+
+def _is_mode(node: Any, at: At) -> bool:
+    """Return whether what ``train`` is given says whether to train: no settings, no loader."""
+    if isinstance(node, cst.Name) and SETTINGS.search(node.value):
+        return False
+    told = (cst.BaseString, cst.List, cst.Dict, cst.Tuple, cst.Integer, cst.Float)
+    return not any(isinstance(one, told) for one in (node, *at.names.origins(node)))
 
 
 def _is_dtype(node: cst.BaseExpression, at: At) -> bool:
