@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .ports import beside, loaded, ported
+from .ports import beside, compare, loaded, ported
 
 TRAINED = """
 for p in net.parameters():
@@ -168,3 +168,17 @@ def test_schedules_are_found_by_their_names(tmp_path):
 def test_what_was_not_compared_is_not_called_exact(call):
     found = ported(f"from torch import nn\ndef f(w, d):\n    return nn.{call}\n")
     assert {edit.kind for edit in found.edits if edit.line == 3} & {"refused", "unproven"}
+
+
+TRACKED = """import torch
+from torch import nn
+net, made = nn.InstanceNorm1d(4, track_running_stats=True), []
+x = torch.linspace(-1.0, 2.0, 72).view(3, 4, 6).sin()
+made += [net(x), net.running_mean, net.running_var]
+net.eval()
+made.append(net(x + 1.0))
+"""
+
+
+def test_a_norm_of_instances_that_is_made_alone_starts_in_training(tmp_path):
+    compare(TRACKED, ported(TRACKED).text, tmp_path, rtol=1e-4, atol=1e-5)

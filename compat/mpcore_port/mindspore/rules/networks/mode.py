@@ -24,6 +24,7 @@ _MODAL = (
     "Sequential",
     "BatchNorm",
     "SyncBatchNorm",
+    "InstanceNorm",
     "Dropout",
     "Transformer",
     "MultiheadAttention",
