@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ACCELERATORS",
     "DISTRIBUTED",
+    "FABRICS",
     "STATEMENTS",
     "Binding",
     "Names",
@@ -59,13 +60,23 @@ ACCELERATORS = frozenset(
     f"{module}.Accelerator"
     for module in ("accelerate", "accelerate.accelerator", "mpcore_port_runtime.accelerate")
 )
+FABRICS = frozenset(
+    f"{module}.Fabric"
+    for module in (
+        *("lightning", "lightning.fabric", "lightning.fabric.fabric"),
+        *("lightning_fabric", "lightning_fabric.fabric", "mpcore_port_runtime.fabric"),
+    )
+)
 _HANDS_BACK = frozenset(
     (
+        *("setup", "setup_dataloaders", "setup_module", "setup_optimizers"),
         *("prepare", "prepare_data_loader", "prepare_model", "prepare_optimizer"),
         *("prepare_scheduler", "unwrap_model"),
     )
 )
-"""Methods of accelerate's Accelerator that return what they are given, as far as kinds go."""
+"""Methods of accelerate's Accelerator and of Lightning's Fabric that return what they are given, as
+far as kinds go."""
+_HAND_BACK_ALL = ("prepare", "setup", "setup_dataloaders", "setup_optimizers")
 DISTRIBUTED = frozenset(
     f"{module}.DistributedOptimizer"
     for module in ("horovod.torch", "mpcore_compat.horovod", "mpcore_port_runtime.horovod")
@@ -324,7 +335,7 @@ class Names:
         return {name for name in names if name}
 
     def is_accelerator(self, node: cst.BaseExpression) -> bool:
-        """Return whether ``node`` is an Accelerator of accelerate: made as one, or called as one.
+        """Return whether ``node`` is accelerate's Accelerator, or a Fabric: made or called as one.
 
         What is only called one is handed in: nothing in the file says what else it is.
         """
@@ -333,9 +344,11 @@ class Names:
         if node not in self._accelerators:
             self._accelerators[node] = False  # one that is prepared by itself ends here
             made = self.call_names(node)
-            named = dotted(node).rpartition(".")[2] == "accelerator"
+            named = dotted(node).rpartition(".")[2] in ("accelerator", "fabric")
             known = made or self.imported(node) is not None or self.class_named(node) is not None
-            self._accelerators[node] = bool(made & ACCELERATORS) or (named and not known)
+            self._accelerators[node] = bool(made & (ACCELERATORS | FABRICS)) or (
+                named and not known
+            )
         return self._accelerators[node]
 
     def class_named(self, node: cst.BaseExpression | None) -> cst.ClassDef | None:
@@ -428,7 +441,7 @@ class Names:
         if type(func) is not cst.Attribute or func.attr.value not in _HANDS_BACK:
             return []
         given = [arg for arg in node.args if arg.keyword is None]
-        if func.attr.value != "prepare":
+        if func.attr.value not in _HAND_BACK_ALL:
             given = given[:1]
         if any(arg.star for arg in given) or not self.is_accelerator(func.value):
             return []

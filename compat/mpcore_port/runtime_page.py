@@ -27,6 +27,7 @@ _PARTS = (
     "apex",
     "augment",
     "distributions",
+    "fabric",
     "horovod",
     "inits",
     "networks",

@@ -32,7 +32,16 @@ _NUMBERS = {"item", "tolist", "size", "dim", "numel", "ndimension", "numpy", "st
 _NUMBERS |= {"shape", "ndim", "dtype", "device", "requires_grad", "is_cuda", "is_npu", "is_leaf"}
 _AROUND = {"enumerate", "tqdm", "iter", "zip", "track", "islice", "cycle", "list", "tuple", "next"}
 _AROUND |= {"reversed", "sorted", "trange", "deepcopy", "copy"}
-_GATHERS = {"gather", "gather_for_metrics", "pad_across_processes", "reduce"}
+_GATHERS = {
+    "all_gather",
+    "all_reduce",
+    "broadcast",
+    "to_device",
+    "gather",
+    "gather_for_metrics",
+    "pad_across_processes",
+    "reduce",
+}
 _BUILTINS = {"len", "int", "float", "str", "range", "bool", "open", "abs", "round", "isinstance"}
 _BUILTINS |= {"hasattr", "print", "input", "repr", "id", "type", "ord", "chr", "divmod", "super"}
 _BUILTINS |= {"vars", "dir", "dict", "set", "frozenset", "bytes", "format", "any", "all", "hash"}

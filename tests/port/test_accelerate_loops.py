@@ -126,6 +126,14 @@ def test_a_step_that_overflows_holds_the_schedule(window: str, clip: str, tmp_pa
     compare(script, ported(script).text, tmp_path, rtol=3e-3, atol=3e-3)
 
 
+def test_what_may_differ_is_said() -> None:
+    """Skips of float16 among it: an Accelerator is not called exact."""
+    script = HEAD + LOOP.format(asked=HALF.format("8.0"), prepared=ALL, clip="")
+    (said,) = [one for one in ported(script).edits if one.old.startswith("Accelerator(")]
+    assert said.kind == "changed"
+    assert "steps may be skipped at other losses" in said.effect
+
+
 TRAINER = """def cycle(batches):
     while True:
         for batch in batches:

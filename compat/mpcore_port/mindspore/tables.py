@@ -26,6 +26,7 @@ FILES = (
     "vision",
     "others",
     "horovod",
+    "fabric",
 )
 
 

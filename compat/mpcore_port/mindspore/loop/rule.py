@@ -143,7 +143,7 @@ class _Finding:
     def _check(self, sink: Any) -> None:
         func = sink.call.func
         if self.at.once(accelerates):
-            raise NotPlain(sink.call, "accelerate says when an optimizer steps")
+            raise NotPlain(sink.call, "accelerate or Fabric says how an optimizer steps")
         plans = self.at.once(plans_of)
         if id(sink.call) in plans.torn:
             raise NotPlain(sink.call, plans.torn[id(sink.call)])

@@ -1,7 +1,7 @@
-"""accelerate's Accelerator: its backward passes, and what of it a port has.
+"""accelerate's Accelerator and Lightning's Fabric: their backward passes, and what a port has.
 
-The runtime's imitation runs its loop on one device (``port.accelerate``). What it lacks is
-refused where it is used.
+The runtime's imitations run their loops on one device (``port.accelerate``, ``port.fabric``). What
+they lack is refused where it is used.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.rules.place import PortRule, by_name
-from mpcore_port.names import ACCELERATORS, code_of
+from mpcore_port.names import ACCELERATORS, FABRICS, code_of, dotted
 from mpcore_port.scan import arguments
 
 if TYPE_CHECKING:
@@ -20,27 +20,28 @@ if TYPE_CHECKING:
 __all__ = ["AcceleratedRule", "accelerated", "accelerates"]
 
 _NAME = "accelerate.Accelerator"
-_NONE = "the port's Accelerator has no such: it is of one device, for a loop of one's own"
+_FABRIC = "lightning.Fabric"
+_NONE = "the port's {} has no such: it is of one device, for a loop of one's own"
+_LOSS = ("loss", "tensor")
 _TRACKERS = "trackers are not ported: leave `log_with` out"
-_SET = "the port's Accelerator asks for nothing of that name"
+_SET = "the port's {} asks for nothing of that name"
 
 
 def accelerated(call: cst.Call, at: At) -> Any:
-    """Return the loss of ``accelerator.backward(loss)``; None if a call is no such."""
+    """Return the loss of ``accelerator.backward(loss)``, or a Fabric's; None of other calls."""
     func = call.func
     if not isinstance(func, cst.Attribute) or func.attr.value != "backward" or not call.args:
         return None
     first = call.args[0]
-    if first.star or (first.keyword is not None and first.keyword.value != "loss"):
+    if first.star or (first.keyword is not None and first.keyword.value not in _LOSS):
         return None
     return first.value if at.names.is_accelerator(func.value) else None
 
 
 def accelerates(at: At) -> bool:
-    """Return whether a module has an Accelerator, its own or one that it is handed."""
-    return any(
-        at.names.called(call) in ACCELERATORS or accelerated(call, at) for call in at.names.calls
-    )
+    """Return whether a module has an Accelerator or a Fabric, its own or one that it is handed."""
+    hosts = ACCELERATORS | FABRICS
+    return any(at.names.called(call) in hosts or accelerated(call, at) for call in at.names.calls)
 
 
 def _logs(at: At) -> bool:
@@ -53,6 +54,12 @@ def _logs(at: At) -> bool:
     return starred or any(one is not None and code_of(one) != "None" for one in given)
 
 
+def _is_fabric(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether an Accelerator or Fabric is the latter, made as one or called as one."""
+    made = at.names.call_names(node)
+    return bool(made & FABRICS) or (not made and dotted(node).rpartition(".")[2] == "fabric")
+
+
 class AcceleratedRule(PortRule):
     """What an Accelerator is asked for that the port's has not is refused."""
 
@@ -62,20 +69,23 @@ class AcceleratedRule(PortRule):
 
     def idle(self, at: At) -> bool:
         """Whether there is no Accelerator, or the script is a port."""
-        return super().idle(at) or "accelerator" not in at.code.lower()
+        text = at.code.lower()
+        return super().idle(at) or ("accelerator" not in text and "fabric" not in text)
 
     def act(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
         """Refuse one attribute, or leave it."""
         if not at.names.is_accelerator(old.value):
             return None
-        row = by_name(f"{_NAME}.{old.attr.value}")
+        host = _FABRIC if _is_fabric(old.value, at) else _NAME
+        word = host.rpartition(".")[2]
+        row = by_name(f"{host}.{old.attr.value}")
         if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AnnAssign, cst.AugAssign)):
             if row is None:
-                at.unproven(self, old, _SET)
+                at.unproven(self, old, _SET.format(word))
             return None
         if row is None:  # one that is handed in may be another package's
-            made = at.names.call_names(old.value) & ACCELERATORS
-            return at.refuse(self, old, _NONE) if made else None
+            made = at.names.call_names(old.value) & (ACCELERATORS | FABRICS)
+            return at.refuse(self, old, _NONE.format(word)) if made else None
         if row.refuse_all:
             return at.refuse(self, old, row.refuse_all)
         call = at.names.parents.get(old)
