@@ -13,6 +13,12 @@ import libcst as cst
 
 from mpcore_port.children import below
 from mpcore_port.mindspore.rules.names.floats import with_floats
+from mpcore_port.mindspore.rules.names.native_convolutions import (
+    AXES,
+    UNSEEN_PADDING,
+    is_convolution,
+    native_convolution,
+)
 from mpcore_port.mindspore.rules.names.native_padding import UNSEEN, is_padding, native_padding
 from mpcore_port.mindspore.rules.optimizers.leaving import leaves
 from mpcore_port.mindspore.rules.place import FULL_GRAPH, PortRule, by_name, is_next, need
@@ -180,6 +186,8 @@ class NativeRule(PortRule):
         last = name.partition(".")[2]
         if is_padding(last):
             return self._padded(last, old, new, at)
+        if at.options.plain and is_convolution(last):
+            return self._convolved(last, old, new, at)
         made = self._made(last, old, new, at)
         if made is None:
             return None
@@ -196,6 +204,20 @@ class NativeRule(PortRule):
             return None
         made, seen = found
         at.note(self, old, made, "exact" if seen else "unproven", "" if seen else UNSEEN)
+        return made
+
+    def _convolved(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Convolve by MindSpore's own: a plain port needs nothing else."""
+        found = native_convolution(name, new, at)
+        if found is None:
+            return None
+        made, seen = found
+        if not seen:
+            at.note(self, old, made, "unproven", UNSEEN_PADDING)
+        elif name == "Conv1d":
+            at.note(self, old, made, "changed", "", AXES)
+        else:
+            at.note(self, old, made)
         return made
 
     def _filled(self, name: str, new: cst.Call, at: At) -> Any:
