@@ -157,3 +157,14 @@ def test_a_branch_that_clips_what_is_scaled(amp, unscaled, tmp_path):
         "made += [p.detach().clone() for p in net.parameters()]\n"
     )
     beside(FILLED + NET + script, tmp_path)
+
+
+def test_a_question_about_the_version_of_torchvision_costs_no_file(tmp_path):
+    script = (
+        "import torchvision\n"
+        "old = float(torchvision.__version__.split('.')[1]) < 7\n"
+        "made = [1.0 if old else 2.0, float(torchvision.__version__ != '')]\n"
+    )
+    found = ported(script)
+    assert loaded(found.text, tmp_path)["made"] == [2.0, 1.0]
+    assert {edit.kind for edit in found.edits} <= {"exact", "changed"}

@@ -97,6 +97,9 @@ def _kind(row: Mapping) -> Kind:
     return "changed" if row.effect else "exact"
 
 
+_VERSIONS = ("torch.__version__", "torchvision.__version__")
+
+
 class CallRule(PortRule):
     """A call of a name of torch becomes a call in MindSpore's terms."""
 
@@ -115,8 +118,9 @@ class CallRule(PortRule):
         if not _is_torch(name) or name is None or _is_of_switch(old, at):
             return None
         row = by_name(name, at.options)
-        if name.startswith("torch.__version__.") and isinstance(new.func, cst.Attribute):
-            return self._of_version(old, new, at)
+        version = name.rpartition(".")[0]
+        if version in _VERSIONS and isinstance(new.func, cst.Attribute):
+            return self._of_version(version, old, new, at)
         if row is None and by_name(name.removesuffix(".__init__"), at.options) is not None:
             return None  # ParentRule's
         if row is None:
@@ -184,9 +188,9 @@ class CallRule(PortRule):
         at.note(self, old, made, reason="a shape means sizes in torch, a tuple values")
         return made
 
-    def _of_version(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        """Ask the text of torch's version."""
-        row = by_name("torch.__version__", at.options)
+    def _of_version(self, version: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Ask the text of torch's version, or of torchvision's."""
+        row = by_name(version, at.options)
         if row is None:
             return None
         func = cst.Attribute(cst.parse_expression(row.to), new.func.attr)  # type: ignore[attr-defined]
