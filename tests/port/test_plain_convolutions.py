@@ -60,6 +60,28 @@ def test_what_mindspores_own_does_not_take_stays(layer: str, tmp_path: Path) -> 
     compare(script, found.text, tmp_path)
 
 
+def test_a_layer_that_is_asked_for_is_what_is_asked_for() -> None:
+    script = SCRIPT.replace("LAYER", "4, 6, 3") + "made += [isinstance(net.conv, nn.Conv1d)]\n"
+    found = port_text(script, TARGET, Options(plain=True))
+    assert " nn.Conv1d(" not in found.text
+
+
+@pytest.mark.parametrize(
+    ("given", "unproven"),
+    [("padding=1", False), ("padding=1, padding_mode='reflect'", True)],
+)
+def test_the_class_of_a_layer_with_borders_of_its_own(given: str, unproven: bool) -> None:
+    script = f"""from torch import nn
+net = nn.Conv2d(2, 3, 3, {given})
+same = type(net) == nn.Conv2d
+either = net.__class__ in (nn.Conv2d, nn.Linear)
+"""
+    found = port_text(script, TARGET)
+    named = [edit for edit in found.edits if edit.rule == "exact type"]
+    assert {edit.kind for edit in named} == ({"unproven"} if unproven else set())
+    assert len(named) == 2 * unproven
+
+
 FUNCTION = """import torch
 import torch.nn.functional as F
 n = 1

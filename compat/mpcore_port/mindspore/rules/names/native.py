@@ -128,6 +128,10 @@ def _is_of_one(value: cst.BaseExpression, at: At) -> bool:
 _PARAMETERS = re.compile(r"\b(parameters|trainable_params)\(|\+|\bchain\(")
 
 
+_ASKED_FOR = re.compile(r"\b(isinstance|issubclass|type)\(.*\bConv1d\b")
+"""What asks whether a layer is one, perhaps in another file: it is made as what is asked for."""
+
+
 _BENT_LAYERS = {
     **{name: f"nn.{name}" for name in ("Hardtanh", "LeakyReLU", "LogSigmoid", "Mish", "ReLU6")},
     "Hardswish": "nn.HSwish",
@@ -209,7 +213,7 @@ class NativeRule(PortRule):
     def _convolved(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Convolve by MindSpore's own: a plain port needs nothing else."""
         found = native_convolution(name, new, at)
-        if found is None:
+        if found is None or (name == "Conv1d" and _ASKED_FOR.search(at.source.around)):
             return None
         made, seen = found
         if not seen:
