@@ -256,6 +256,7 @@ def test_bfloat16_wants_ascend(tmp_path: Path) -> None:
         ("accelerator.unwrap_model(model, keep_fp32_wrapper=False)", "keeps its region"),
         ('accelerator.save(model, "f", safe_serialization=True)', "port.load reads"),
         ("accelerator.something_else()", "has no such"),
+        ('Accelerator(mixed_precision="fp8")', "must be one of 'no', 'fp16', 'bf16'"),
         ("Accelerator(deepspeed_plugin=model)", "one device"),
         ('Accelerator(dynamo_backend="inductor")', "compile the network"),
     ],

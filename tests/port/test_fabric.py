@@ -146,9 +146,30 @@ def test_a_norm_that_is_not_finite_raises(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_known_when_it_runs(asked: str, error: str, tmp_path: Path) -> None:
-    script = HEAD + STEP.format(asked=asked, line="pass", rate=0.1)
+    name, _, value = asked.partition("=")
+    script = HEAD + f"asked = {value}\n" + STEP.format(asked=f"{name}=asked", line="", rate=0.1)
+    found = ported(script)
+    assert not refused(found)
     with pytest.raises(NotImplementedError, match=error):
-        loaded(ported(script).text, tmp_path)
+        loaded(found.text, tmp_path)
+
+
+@pytest.mark.parametrize(
+    "asked",
+    [
+        "devices=2",
+        'devices="4"',
+        "devices=[0, 1]",
+        "num_nodes=2",
+        'strategy="fsdp"',
+        "precision=64",
+    ],
+)
+def test_what_is_written_out_is_refused_by_its_line(asked: str) -> None:
+    script = HEAD + STEP.format(asked=asked, line="pass", rate=0.1)
+    (one,) = refused(ported(script))
+    assert one.line == HEAD.count("\n") + 1
+    assert f"`{asked.partition('=')[0]}` must be one of" in one.reason
 
 
 @pytest.mark.parametrize("asked", ["devices=1", "devices=[3]", "precision=32", 'strategy="ddp"'])

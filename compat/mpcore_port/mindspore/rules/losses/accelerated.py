@@ -6,6 +6,7 @@ they lack is refused where it is used.
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -60,20 +61,52 @@ def _is_fabric(node: cst.BaseExpression, at: At) -> bool:
     return bool(made & FABRICS) or (not made and dotted(node).rpartition(".")[2] == "fabric")
 
 
+_TAKES: dict[str, tuple[Any, ...]] = {
+    "devices": ("auto", "-1", "1", -1, 1, None),
+    "mixed_precision": ("no", "fp16", "bf16", None),
+    "num_nodes": (1,),
+    "precision": (16, "16", "16-mixed", "bf16", "bf16-mixed", 32, "32", "32-true", None),
+    "strategy": ("auto", "ddp", "ddp_find_unused_parameters_true", "dp", "single_device"),
+}
+"""What the runtime's take, of words and numbers that are written out."""
+
+
+def _asks_too_much(call: cst.Call, at: At) -> str:
+    """Return why a Fabric or an Accelerator is not made of what is written out; "" if it may be."""
+    if at.names.called(call) not in ACCELERATORS | FABRICS:
+        return ""
+    for arg in call.args:
+        name = arg.keyword.value if arg.keyword is not None else ""
+        if name not in _TAKES:
+            continue
+        try:
+            value = ast.literal_eval(code_of(arg.value))
+        except ValueError:
+            continue  # it is asked when it runs
+        single = name == "devices" and isinstance(value, (list, tuple)) and len(value) == 1
+        if not single and value not in _TAKES[name]:
+            takes = ", ".join(repr(one) for one in _TAKES[name] if one is not None)
+            return f"`{name}` must be one of {takes} here: one device, in these precisions"
+    return ""
+
+
 class AcceleratedRule(PortRule):
     """What an Accelerator is asked for that the port's has not is refused."""
 
     name = "accelerator of accelerate"
     reason = "the runtime's has it"
-    visits = (cst.Attribute,)
+    visits = (cst.Attribute, cst.Call)
 
     def idle(self, at: At) -> bool:
         """Whether there is no Accelerator, or the script is a port."""
         text = at.code.lower()
         return super().idle(at) or ("accelerator" not in text and "fabric" not in text)
 
-    def act(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
-        """Refuse one attribute, or leave it."""
+    def act(self, old: Any, new: Any, at: At) -> Any:
+        """Refuse one attribute, or one Fabric or Accelerator for what it is told; or leave it."""
+        if isinstance(old, cst.Call):
+            why = _asks_too_much(old, at)
+            return new.with_changes(func=at.refuse(self, old.func, why)) if why else None
         if not at.names.is_accelerator(old.value):
             return None
         host = _FABRIC if _is_fabric(old.value, at) else _NAME
