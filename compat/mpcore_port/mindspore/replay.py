@@ -207,9 +207,11 @@ def _run(job: dict[str, Any]) -> None:
     torch.manual_seed(0)
     random.seed(0)
     np.random.seed(0)  # noqa: NPY002  # the stream that scripts draw from
+    from mpcore_port.verify import commands
     from mpcore_port.verify.recorder import Enough
 
     close = _original(job) if job["role"] == "original" else _port(job)
+    commands.install()
     script = Path(job["script"])
     sys.argv = [str(script), *job["args"]]
     sys.path.insert(0, str(script.parent))
@@ -359,11 +361,14 @@ def _port(job: dict[str, Any]) -> Any:
 
 
 def _no_pictures(runtime: Any) -> None:
-    """Have sets of pictures be nothing, as they are beside torch without torchvision."""
+    """Have what torchvision has be stand-ins, as it is beside torch without torchvision."""
+    from mpcore_port.verify.absent import nothing
     from mpcore_port.verify.synthetic import missing
 
     for name in ("CIFAR10", "CIFAR100", "MNIST", "FashionMNIST", "ImageFolder"):
         setattr(runtime.pictures, name, missing(f"torchvision.datasets.{name}"))
+    runtime.vision = nothing("torchvision.transforms")
+    runtime.networks = nothing("torchvision.models")
 
 
 def _no_timm(runtime: Any) -> None:

@@ -28,7 +28,7 @@ from mpcore_port.verify.synthetic import VERSION, Missing, missing
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ALWAYS_THERE", "FILES", "guarded_lines", "install"]
+__all__ = ["ALWAYS_THERE", "FILES", "guarded_lines", "install", "nothing"]
 
 ALWAYS_THERE = ("torch", "torch_npu", "apex", "mindspore", "mpcore", "mpcore_compat", "mpcore_port")
 """Packages that are never absent: those that a port is about."""
@@ -79,6 +79,11 @@ class _Absent(types.ModuleType):
         if settings is not None:
             return settings
         return getattr(missing(self.__name__, imported=True), name)
+
+
+def nothing(name: str) -> types.ModuleType:
+    """Return a module of which every name is something that is not there."""
+    return _Absent(name)
 
 
 class _Finder:

@@ -293,6 +293,8 @@ class _Maker:
             nothing = isinstance(default, ast.Constant) and default.value is None
             if nothing and SETTINGS.fullmatch(arg.arg):
                 values[arg.arg] = ""
+            elif nothing and _is_item_asked(arg.arg, function):  # rates of all steps: none is set
+                continue
             elif nothing and (number_of(arg.arg, 0) or _BEGINS.fullmatch(arg.arg)):
                 values[arg.arg] = repr(number_of(arg.arg))
             elif ast.unparse(default) == "False" and AMP.fullmatch(arg.arg):  # what is compared
@@ -448,6 +450,11 @@ def _switches_scaler(name: str, function: Function) -> bool:
         and any("GradScaler(" in ast.unparse(one) for one in node.body)
         for node in walk_all(function)
     )
+
+
+def _is_item_asked(name: str, function: Function) -> bool:
+    """Return whether items or attributes of a parameter are read, or it is called: no number."""
+    return re.search(rf"(?<![\w.]){name}[.(\[]", ast.unparse(function)) is not None
 
 
 def _takes_others(name: str, function: Function) -> bool:

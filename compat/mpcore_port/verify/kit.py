@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import sys
 import zlib
 from pathlib import Path
@@ -62,6 +63,12 @@ class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
             return self if name == "module" else self.__dict__["_mpcore_owner"]._mpcore_part(name)
 
 
+def _folder_of(package: str) -> str:
+    """Return where a package lies; it is not imported."""
+    found = importlib.util.find_spec(package)
+    return str(Path(str(found.origin)).parent) if found is not None else package
+
+
 class TorchKit:
     """What a stand-in is made of, in torch.
 
@@ -81,8 +88,8 @@ class TorchKit:
         *("named_modules", "named_children", "zero_grad", "state_dict"),
     }
     between = (
-        str(Path(torch.__file__).parent),
-        *(str(Path(__file__).parents[2] / name) for name in ("mpcore_compat", "mpcore_port/stubs")),
+        *(_folder_of(name) for name in ("torch", "mpcore_torch", "mpcore_compat")),
+        str(Path(__file__).parents[2] / "mpcore_port/stubs"),
     )
 
     def network(self, owner: StandIn, name: str, classes: int) -> Any:

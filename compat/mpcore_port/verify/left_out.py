@@ -110,6 +110,8 @@ def makers_of_models(module: Module) -> list[int]:
             continue
         asked = (f"{name}.{method}" for method in _ASKED)
         optimizers = (f"{name}.configure_optim", f"({name}.parameters", f"optimizer({name}")
+        if name in map(ast.unparse, call.args) and module.called(call) is not None:
+            continue  # its own function loads, wraps or moves what was made before
         if any(one in module.text for one in (*asked, *optimizers)) and not _is_optimizer(name):
             lines.append(node.lineno)
     return lines

@@ -152,8 +152,8 @@ class Needs:
         called = [f for f in self._called(loop) if any(self._loops(s) for s in f.body)]
         if (inner or called) and not self._steps(loop, inner):
             names = self.loads(loop.iter) if isinstance(loop, ast.For) else self.loads(loop.test)  # type: ignore[attr-defined]
-            for other in loop.orelse:  # type: ignore[attr-defined]
-                self._drop(other)
+            if loop.orelse:  # type: ignore[attr-defined]
+                self._drop_between(loop.body, loop)  # type: ignore[attr-defined]
             return self.path_block(loop.body) | names  # type: ignore[attr-defined]
         if not isinstance(loop, (ast.For, ast.While)):
             msg = f"line {loop.lineno}: the training loop is asynchronous"
@@ -284,8 +284,8 @@ class Needs:
     def _drop(self, statement: ast.stmt) -> None:
         self._dropped |= set(_lines(statement))
 
-    def _drop_between(self, block: Sequence[ast.stmt], statement: ast.If) -> None:
-        """Drop ``else:`` and what is between it and its block."""
+    def _drop_between(self, block: Sequence[ast.stmt], statement: ast.stmt) -> None:
+        """Drop ``else:``, what is between it and its block, and what is in it."""
         end = block[-1].end_lineno or block[-1].lineno
         self._dropped |= set(range(end + 1, (statement.end_lineno or end) + 1))
 

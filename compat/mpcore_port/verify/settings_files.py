@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 import importlib
 import importlib.util
 import linecache
+import os
 import re
 import shutil
 import string
@@ -15,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify import written_files
+from mpcore_port.verify import checkpoints, written_files
 from mpcore_port.verify.absent import FILES, guarded_lines
 from mpcore_port.verify.synthetic import Missing, missing
 from mpcore_port.verify.written_files import place_of
@@ -35,6 +37,8 @@ _NAMED = re.compile(r"(\./)?\w[\w./-]*\.(ya?ml|json|toml|cfg|ini)")
 _LARGEST = 2**18  # bytes of a file of settings
 _OPEN = builtins.open
 _TEXT = f"{string.ascii_letters}{string.digits}{string.punctuation} \n" * 40
+_MADE_UP = ("mpcore", _TEXT)
+"""Texts of files that are not there."""
 
 
 def install(folders: Sequence[str], named: Sequence[str] = ()) -> None:
@@ -48,6 +52,7 @@ def install(folders: Sequence[str], named: Sequence[str] = ()) -> None:
         _copy(name, folders)
 
     def opened(file: Any, mode: str = "r", *args: Any, **kwargs: Any) -> Any:
+        file = str(file) if isinstance(file, Missing) else file  # it is no number of a file
         if _is_text(file) and any(letter in mode for letter in "wax"):
             file = place_of(file)
         if not _is_text(file) or any(letter in mode for letter in "wax+"):
@@ -66,31 +71,27 @@ def install(folders: Sequence[str], named: Sequence[str] = ()) -> None:
             return absent
 
     builtins.open = opened  # this process alone
+    for name in ("exists", "isfile"):
+        setattr(os.path, name, _or_beside(getattr(os.path, name), folders))
     written_files.install()
     for name in READERS:
         held, _, last = name.rpartition(".")
         if last.startswith("load") and (held == "json" or held in sys.modules or _is_there(held)):
             _tolerate(importlib.import_module(held), last)
-
-    for name in ("torch", "mpcore_port_runtime"):
-        module = sys.modules.get(name)
-        if module is not None and hasattr(module, "load"):
-            _find_nothing(module)
+    checkpoints.install(_may_raise)
 
 
-def _find_nothing(module: Any) -> None:
-    """Have checkpoints that are not there give nothing."""
-    original = module.load
+def _or_beside(asked: Any, folders: Sequence[str]) -> Any:
+    """Return a question for a file that is asked for settings beside the script, too."""
 
-    def load(file: Any, *args: Any, **kwargs: Any) -> Any:
-        try:
-            return original(file, *args, **kwargs)
-        except OSError:
-            if _may_raise():
-                raise
-            return missing("torch.load")
+    @functools.wraps(asked)
+    def ask(path: Any) -> bool:
+        if asked(path):
+            return True
+        relative = isinstance(path, str) and path and not os.path.isabs(path)
+        return bool(relative) and _found(path, folders) is not None
 
-    module.load = load  # this process alone
+    return ask
 
 
 def named_in(tree: ast.AST, folders: Sequence[Path]) -> tuple[str, ...]:
@@ -142,7 +143,7 @@ def _tolerate(module: Any, name: str) -> None:
     original = getattr(module, name)
 
     def read(given: Any = "", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(given, Missing):
+        if isinstance(given, Missing) or given in _MADE_UP:
             return missing("config")
         return original(given, *args, **kwargs)
 

@@ -70,6 +70,8 @@ def _known(name: str) -> Any:
     """Return what a setting of that name is, whatever the script; None for others."""
     if _PLACE.search(name):
         return 0 if _NUMBER.search(name) else DEVICE
+    if re.search(r"(^|_)opt_level$", name, re.I):  # of apex, which takes no other word
+        return "O1"
     return _kit[0].float32 if re.search(r"(^|_)dtype$", name, re.I) else None
 
 
@@ -106,7 +108,9 @@ def asked_of(frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[
     if not parts and LOSS.search(stored):
         moved = any(one.requires_grad for one in _tensors((args, kwargs)))
         return ["loss"] if moved or not _networks(args) else ["loss", _OF_NETWORK]
-    return ["named"] if not parts and by_name else ["parts", *parts]  # a model of Hugging Face's
+    if not parts and by_name:  # a model of Hugging Face's
+        return ["named"]
+    return ["parts", *_marked(caller.f_code, parts)]
 
 
 def answer(net: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
@@ -177,7 +181,11 @@ def _asked_of_loss(frame: Any, args: tuple[Any, ...], tensors: list[Any]) -> lis
     stored = _stored(frame.f_code).get(frame.f_lasti, "")
     is_dict = "dict" in stored or taken_as_dict(frame.f_code, stored)
     is_dict = is_dict or asked_at_once(frame.f_code, frame.f_lasti)
-    return [*(*moved, *floats, 0)[:1], is_dict, *(() if is_dict else _names_wanted(frame))]
+    return [
+        *(*moved, *floats, 0)[:1],
+        is_dict,
+        *(() if is_dict else _marked(_caller(frame).f_code, _names_wanted(frame))),
+    ]
 
 
 def _networks(args: tuple[Any, ...]) -> list[Any]:
@@ -204,7 +212,20 @@ def _in_parts(given: Any, parts: Sequence[Any]) -> Any:
     )
 
 
+def _marked(code: Any, names: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return names, those marked that a function takes for dictionaries: ``loss, logs = ...``."""
+    return tuple(
+        f"{one}{_IS_DICT}" if isinstance(one, str) and taken_as_dict(code, one) else one
+        for one in names
+    )
+
+
+_IS_DICT = "{}"
+
+
 def _part(given: Any, name: str) -> Any:
+    if name.endswith(_IS_DICT):
+        return _Keys(given, of_losses=True)
     rows = isinstance(given, _kit[0].Tensor) and given.dim()
     one = given.float().square().mean() if rows and LOSS.search(name) else given
     return [one] if re.search(r"(^|_)losses(_|$)", name) else one
@@ -284,6 +305,18 @@ class StandIn(Missing):
         known = type(owner) is StandIn and NETWORK.fullmatch(owner._mpcore_name.rpartition(".")[2])
         return [owner._mpcore_module()] if known else []
 
+    def _mpcore_given_back(self, args: tuple[Any, ...], tensors: list[Any]) -> list[Any]:
+        """Return what a function gives back as it was; [] where it makes something else.
+
+        Pictures that are transformed, numbers that are reduced over all ranks, and what the caller
+        binds to the names that it had: ``image = resize(image)``.
+        """
+        if PICTURES.match(self._mpcore_name) or not any(one.dim() for one in tensors):
+            return tensors[:1]
+        frame = _caller(sys._getframe(2))
+        places = _asked[0].of(f"{self._mpcore_name}()", lambda: _bound_anew(frame, args))
+        return [args[place] for place in places if place < len(args)]
+
     def _mpcore_groups(self) -> list[Any]:
         """Return what an optimizer is made for that a network makes itself; [] for no such call."""
         owner, name = self._mpcore_owner, self._mpcore_name.rpartition(".")[2].lower()
@@ -324,6 +357,9 @@ class StandIn(Missing):
             is_function = self._mpcore_is_function(args)
             if is_function and isinstance(args[0] if args else None, dict):
                 return args[0]  # moved, or reduced over all ranks
+            back = self._mpcore_given_back(args, tensors) if is_function else []
+            if back:
+                return back[0] if len(back) == 1 else tuple(back)
             if is_function and _MEASURES.search(self._mpcore_name.rpartition(".")[2]):
                 number = tensors[0].float().mean().reshape(1)
                 return _in_parts(number, tuple(_names_wanted(sys._getframe(1))))
@@ -397,10 +433,12 @@ class StandIn(Missing):
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over nothing; as many as the caller takes apart."""
-        count = len(_names_wanted(sys._getframe(1)))
-        return iter([StandIn(f"{self._mpcore_name}[{i}]") for i in range(count)])
+        names = _names_wanted(sys._getframe(1))
+        made = [StandIn(f"{self._mpcore_name}[{i}]") for i in range(len(names))]
+        pairs = zip(made, names, strict=True)
+        return iter([one._mpcore_module() if _is_network(name) else one for one, name in pairs])
 
-    def get(self, key: Any, default: Any = None) -> Any:
+    def get(self, key: Any = "", default: Any = None) -> Any:
         """Return what settings have of that name; else the default, of which more is known."""
         known = vars(self).get(str(key), self._mpcore_part(str(key)))
         return default if isinstance(known, StandIn) and default is not None else known
@@ -518,6 +556,21 @@ class _OfModule(_Method):
         """Return what the network's method of that name returns."""
         name = self._mpcore_name.rpartition(".")[2]
         return getattr(self._mpcore_owner._mpcore_module(), name)(*args, **kwargs)
+
+
+PICTURES = re.compile(r"(kornia|torchvision\.transforms)\.")
+"""What transforms pictures, by its full name."""
+
+
+def _bound_anew(frame: Any, args: tuple[Any, ...]) -> list[Any]:
+    """Return the places of arguments whose own names the caller binds to what it gets."""
+    code, place = frame.f_code, frame.f_lasti
+    stored = _stored(code).get(place, "")
+    names = [stored] if stored else list(_unpacked(code).get(place, ()))
+    held = [frame.f_locals.get(name) if isinstance(name, str) else None for name in names]
+    own = [next((i for i, arg in enumerate(args) if arg is one), -1) for one in held]
+    tensors = all(isinstance(one, _kit[0].Tensor) for one in held)
+    return own if held and tensors and -1 not in own else []
 
 
 class _Answer(dict[str, Any]):
@@ -657,7 +710,13 @@ def _caller(frame: Any) -> Any:
 
 def _names_a_network(frame: Any) -> bool:
     """Return whether the caller binds what it is about to get to the name of a network."""
-    return NETWORK.fullmatch(_stored(frame.f_code).get(frame.f_lasti, "")) is not None
+    return _is_network(_stored(frame.f_code).get(frame.f_lasti, ""))
+
+
+def _is_network(name: Any) -> bool:
+    """Return whether a name is that of a network, and of no settings."""
+    is_one = isinstance(name, str) and NETWORK.fullmatch(name) is not None
+    return is_one and SETTINGS.fullmatch(name) is None
 
 
 @cache

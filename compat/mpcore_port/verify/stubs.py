@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, TypeGuard
 
 from mpcore_port.above import module_at
 from mpcore_port.verify.absent import ALWAYS_THERE, FILES, guarded_lines
+from mpcore_port.verify.assumed_settings import settings_of
 from mpcore_port.verify.bases import inherited, owner_of_init
 from mpcore_port.verify.beside import absolute, roots
 from mpcore_port.verify.context import NEVER
@@ -20,7 +21,7 @@ from mpcore_port.verify.left_out import (
     of_evaluation,
 )
 from mpcore_port.verify.module import bound_names
-from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOADERS, LOSS
+from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOADERS, LOSS, NETWORK, SETTINGS
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.stars import given_by_stars, is_star
 from mpcore_port.verify.streams import BATCHES, is_next, nexts
@@ -147,6 +148,10 @@ class Stubs:
             target = above.targets[0] if isinstance(above, ast.Assign) else None
             if isinstance(target, ast.Tuple) and len(target.elts) > 2:
                 self._whole.append((node, target))
+            held = ast.unparse(target).rpartition(".")[2] if target is not None else ""
+            if SETTINGS.fullmatch(held):
+                self.calls[node] = settings_of(self.module, self.folder, held)[0]
+                return
             given = self._absent(node, _name(node))
             given = f"{given}()" if given.startswith("_mpcore") else given
             self.calls[node] = _SIZE if _name(node) in ("int", "len", "round") else given
@@ -270,7 +275,8 @@ class Stubs:
         above = self.module.parents.get(node)
         target = above.targets[0] if isinstance(above, ast.Assign) else None
         if isinstance(target, (ast.Tuple, ast.List)):
-            return f"(({text},) * {len(target.elts)})"
+            parts = [_part_code(name, one) for one in target.elts]
+            return f"({', '.join(parts)},)"
         return text
 
     # --- batches ------------------------------------------------------------------------------
@@ -531,6 +537,14 @@ def _module_of(node: ast.AST) -> str:
     if isinstance(node, ast.ImportFrom):
         return "" if node.level else node.module or ""
     return node.names[0].name if isinstance(node, ast.Import) and len(node.names) == 1 else ""
+
+
+def _part_code(name: str, target: ast.expr) -> str:
+    """Return the code of a part of what is absent: a network by the name that it is bound to."""
+    held = ast.unparse(target).rpartition(".")[2]
+    if NETWORK.fullmatch(held) and not SETTINGS.fullmatch(held) and not LOADERS.fullmatch(held):
+        return f'_mpcore_missing({f"{name}.{held}"!r}).to("cuda")'
+    return f"_mpcore_missing({name!r})"
 
 
 def _name(call: ast.Call) -> str:
