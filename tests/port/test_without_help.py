@@ -354,3 +354,25 @@ def test_mixed_precision_is_switched_on_by_keyword(tmp_path: Path) -> None:
     call = extract(KEYWORDS, tmp_path).call
     assert "amp=True" in call
     assert "scaler=_mpcore_scaler" in call
+
+
+HANDED_ON = """import torch
+def one_epoch(model, loader, optimizer, scaler, warmup_scheduler, lr=0.1):
+    for x in loader:
+        with torch.autocast("cuda"):
+            loss = model(x.cuda()).float().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+        warmup_scheduler.step()
+def train(model, loader, optimizer, scaler, warmup_scheduler, temperature_schedule, epochs):
+    for epoch in range(epochs):
+        one_epoch(model, loader, optimizer, scaler, warmup_scheduler)
+"""
+
+
+def test_what_is_handed_on_and_stepped_is_no_number(tmp_path: Path) -> None:
+    call = extract(HANDED_ON, tmp_path).call
+    assert 'warmup_scheduler=_mpcore_missing("warmup_scheduler")' in call
+    assert "temperature_schedule=0.01" in call

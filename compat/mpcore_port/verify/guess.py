@@ -348,6 +348,10 @@ class _Maker:
         self.lines.append(f"{self.model}, _mpcore_optimizer = {begun}")
         self.said.append(f"{amp}.initialize is called in front of it, with O1")
 
+    def _is_asked(self, name: str) -> bool:
+        """Return whether something of that name is called, or asked for attributes or items."""
+        return re.search(rf"(?<![\w.]){name}[.(\[]", self.module.text) is not None
+
     def _is_begun(self, code: str) -> bool:
         """Return whether what leads to the backward pass, or makes its object, has some code."""
         module = self.module
@@ -401,7 +405,7 @@ class _Maker:
         if _switches_scaler(name, function):
             return "True"
         number = number_of(name, 0)
-        if number and not re.search(rf"\b{name}[.(\[]", ast.unparse(function)):
+        if number and not self._is_asked(name):
             self.said.append(f"{name}: {number:g}")
             return f"{number:g}"
         self.said.append(f"{name}: nothing is known of it, a stand-in")
