@@ -19,6 +19,7 @@ __all__ = [
     "context_row",
     "goes",
     "is_cuda",
+    "is_setting",
     "keeps_stock",
     "kept_import",
     "need_npu",
@@ -93,10 +94,29 @@ def _small(small: cst.BaseSmallStatement, at: At) -> dict[str, Any] | None:
     if isinstance(small, cst.Assign):
         places = [t.target if isinstance(t.target, cst.Attribute) else None for t in small.targets]
         rows = [_row("setting", at.names.qualified(place), at) for place in places]
-        return rows[0] if all(rows) and not _does_something(small.value) else None
+        stays = _does_something(small.value) or any(_is_asked(place, at) for place in places)
+        return rows[0] if all(rows) and not stays else None
     if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
         return _row("setting", at.names.called(small.value), at)
     return None
+
+
+def is_setting(place: cst.Attribute, at: At) -> bool:
+    """Return whether this is a setting of CUDA's libraries that the file reads as well."""
+    return _row("setting", at.names.qualified(place), at) is not None and _is_asked(place, at)
+
+
+def _is_asked(place: cst.Attribute | None, at: At) -> bool:
+    """Return whether a file reads a setting that it sets: it has to be what it was set to."""
+    name = at.names.qualified(place) if place is not None else None
+    return name is not None and any(
+        at.names.qualified(node) == name and at.names.is_reference(node) and not _is_set(node, at)
+        for node in at.names.by_type[cst.Attribute]
+    )
+
+
+def _is_set(node: cst.Attribute, at: At) -> bool:
+    return isinstance(at.names.parents.get(node), cst.AssignTarget)
 
 
 def _does_something(node: cst.CSTNode) -> bool:

@@ -11,7 +11,7 @@ from mpcore_port.packages import imported, package_of
 from mpcore_port.rule import Rule
 from mpcore_port.scan import arguments
 from mpcore_port.torch_npu.apex import apex_imports
-from mpcore_port.torch_npu.plan import context_row, goes, kept_import, need_npu
+from mpcore_port.torch_npu.plan import context_row, goes, is_setting, kept_import, need_npu
 from mpcore_port.torch_npu.tables import settings
 
 if TYPE_CHECKING:
@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 __all__ = ["Flagged", "Group", "NullContext", "Packages", "Profiler", "RefusedCalls", "Settings"]
 
 
+_READ = "kept, as the file reads it: a setting without a meaning on an NPU"
 _CONFIG = "experimental_config"
 
 
@@ -34,8 +35,16 @@ class Settings(Rule):
         """Remove one line."""
         row = goes(old, at)
         if row is None:
+            self._name_what_stays(old, at)
             return None
         return at.drop(self, old, new, row["reason"], row["effect"])
+
+    def _name_what_stays(self, old: cst.SimpleStatementLine, at: At) -> None:
+        """Say that a setting is kept because the file reads it."""
+        for small in old.body:
+            for one in small.targets if isinstance(small, cst.Assign) else ():
+                if isinstance(one.target, cst.Attribute) and is_setting(one.target, at):
+                    at.note(self, old, old, "changed", _READ, "none on an NPU")
 
 
 class NullContext(Rule):

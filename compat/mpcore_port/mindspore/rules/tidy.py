@@ -22,6 +22,10 @@ __all__ = ["TidyRule"]
 
 _DEVICE = re.compile(r"device", re.I)
 _HOLDS = re.compile(r"device(_of)?\(")
+_TAKES = re.compile(
+    r"\.(pop|popitem|popleft|setdefault|get_nowait|read\w*)\(|\bnext\([\w.]+[,)]|:="
+)
+"""What changes where it takes from: ``kwargs.pop("_device", device)``."""
 _TARGETS = (cst.Name, cst.Attribute, cst.Subscript, cst.Tuple, cst.List)
 _KIND = re.compile(r"^(cuda|npu)(:\d+)?$")
 
@@ -148,7 +152,7 @@ def _is_idle(name: str, value: cst.BaseExpression, at: At) -> bool:
     """Return whether a name holds a device, or whether there is one, and nobody asks for it."""
     code = code_of(value)
     held = code in ("True", "False") or _KIND.match(string_of(value) or "") or _HOLDS.search(code)
-    if not held or at.once(_uses).get(name, 0) > 1:
+    if not held or at.once(_uses).get(name, 0) > 1 or _TAKES.search(code):
         return False
     asked = rf"^\s*{name}\s*=.*(is_available|device|cuda)"
     return bool(re.search(asked, at.source.text, re.M))

@@ -154,7 +154,8 @@ class MethodRule(PortRule):
             made = _method(new, "construct", list(new.args))
             at.unproven(self, old, _PERHAPS_RUN, made)
             return made
-        if is_plain_object(at, holder) and not of_network:
+        given = name == "detach" and _is_given(holder, at)  # of no array: it is bound anew there
+        if is_plain_object(at, holder) and not (of_network or given):
             return None
         if name == "requires_grad_" and copied(at, holder) is not None and of_network:
             return self._wrap(old, new, at, "port.requires_grad_")
@@ -328,6 +329,10 @@ class MethodRule(PortRule):
     def _half(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         holder = old.func.value  # type: ignore[attr-defined]
         if not is_module(at, holder) and not _is_of_class(holder, at):
+            if old.func.attr.value == "half" and _is_kept_copy(old, at):  # type: ignore[attr-defined]
+                made = cst.parse_expression(wording(at, self._rounding(old, new)))
+                at.unproven(self, old, _COPIED, made)
+                return made
             return self._of_unknown(old, new, at) if _is_made_half(old, at) else None
         if _is_undone(old, at):
             return self._rounded(old, new, at)
@@ -349,13 +354,15 @@ class MethodRule(PortRule):
         self, old: cst.Call, new: cst.Call, at: At, kind: Kind = "exact", effect: str = ""
     ) -> Any:
         """Map ``net.half()`` of ``net.half().float()``, which rounds what the network holds."""
-        name = old.func.attr.value  # type: ignore[attr-defined]
-        dtype = "float16" if name == "half" else name
-        held = code_of(new.func.value)  # type: ignore[attr-defined]
-        made = cst.parse_expression(wording(at, f"port.rounded({held}, ms.{dtype})"))
+        made = cst.parse_expression(wording(at, self._rounding(old, new)))
         reason = "its parameters are rounded, and are float32 again"
         at.note(self, old, made, kind, reason=reason, effect=effect)
         return made
+
+    def _rounding(self, old: cst.Call, new: cst.Call) -> str:
+        name = old.func.attr.value  # type: ignore[attr-defined]
+        dtype = "float16" if name == "half" else name
+        return f"port.rounded({code_of(new.func.value)}, ms.{dtype})"  # type: ignore[attr-defined]
 
     def _cuda(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         made = new.func.value  # type: ignore[attr-defined]
@@ -516,6 +523,7 @@ def _is_of_class(node: Any, at: At) -> bool:
     return (at.names.called(node) or "").rpartition(".")[2][:1].isupper()
 
 
+_COPIED = "a network's copy is saved in float32, rounded; nothing in this file says that it is one"
 _HALF = (
     "of a tensor its half; a network raises here: its parameters stay float32, use port.autocast"
 )
@@ -529,6 +537,12 @@ def _is_made_half(call: cst.Call, at: At) -> bool:
         return False
     same = [code_of(one.target) for one in parent.targets] == [code_of(func.value)]
     return same and at.values.kind(func.value) in ("foreign", UNKNOWN)
+
+
+def _is_given(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name is one that its function is called with."""
+    found = at.names.scope(node).find(node.value) if isinstance(node, cst.Name) else []
+    return any(one.kind == "param" for one in found)
 
 
 def _becomes_network(call: cst.Call, at: At) -> bool:
