@@ -71,5 +71,5 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 
-VERSION = 19
+VERSION = 20
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

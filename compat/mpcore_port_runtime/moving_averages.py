@@ -50,7 +50,7 @@ class ModelEma:
     """timm.utils.ModelEma: a copy of a network, ``ema``, whose state is an average."""
 
     def __init__(self, model: Any, decay: float = 0.9999, device: Any = "") -> None:
-        del device
+        self.device = device
         self.ema = requires_grad_(evaluate(copy.deepcopy(model)), requires_grad=False)
         self.decay = decay
         self.ema_has_module = hasattr(self.ema, "module")
@@ -66,7 +66,7 @@ class ModelEmaV2(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 
     def __init__(self, model: Any, decay: float = 0.9999, device: Any = None) -> None:
         super().__init__()
-        del device
+        self.device = device
         self.module = evaluate(copy.deepcopy(model))
         self.decay = decay
 

@@ -46,7 +46,12 @@ def _check(name: str, value: Any) -> int:
 
 
 class Sampler:
-    """What subclasses give ``__iter__`` and ``__len__``."""
+    """What subclasses give ``__iter__`` and ``__len__``; of a type, ``Sampler[int]``, the same."""
+
+    def __class_getitem__(cls, kind: Any) -> Any:
+        """Return the class: types say nothing when it runs."""
+        del kind
+        return cls
 
     def __init__(self, data_source: Any = None) -> None:
         """Take the data, and keep nothing."""

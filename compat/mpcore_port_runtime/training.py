@@ -521,9 +521,16 @@ def _with_grads(parameters: Any) -> list[Any]:
     return [param for param in listed if getattr(param, "grad", None) is not None]
 
 
-def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, **_: Any) -> Any:
+def clip_grad_norm_(
+    parameters: Any,
+    max_norm: float,
+    norm_type: float = 2.0,
+    error_if_nonfinite: bool = False,
+    **_: Any,
+) -> Any:
     """Scale gradients so that their total norm is at most ``max_norm``; return the norm.
 
+    Raises RuntimeError for a norm that is not finite, where ``error_if_nonfinite`` is true.
     Source: torch/nn/utils/clip_grad.py, torch 2.13.0, with its 1e-6.
     """
     params = _with_grads(parameters)
@@ -539,6 +546,9 @@ def clip_grad_norm_(parameters: Any, max_norm: float, norm_type: float = 2.0, **
     else:
         msg = f"`norm_type` must be positive or inf, got {norm_type!r}"
         raise NotImplementedError(msg)
+    if error_if_nonfinite and not math.isfinite(float(total)):
+        msg = f"the norm of order {norm_type} of the gradients is {float(total)}: not clipped"
+        raise RuntimeError(msg)
     factor = ops.minimum(float(max_norm) / (total + 1e-6), Tensor(1.0, ms.float32))
     for param in params:
         param.grad = param.grad * factor

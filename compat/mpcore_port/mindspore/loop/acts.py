@@ -237,6 +237,8 @@ class Acts:
         limit = given.get("clip_value" if by_value else "max_norm")
         if limit is None or "parameters" not in given or any(a.star for a in call.args):
             raise NotPlain(call, "how it clips is not written out")
+        if code_of(given.get("error_if_nonfinite", cst.Name("False"))) != "False":
+            raise NotPlain(call, "gradients that are not finite raise where it clips")
         if code_of(given.get("norm_type", cst.Integer("2"))) not in ("2", "2.0"):
             raise NotPlain(call, "it clips by another norm than the second")
         way = "value" if by_value else "norm"
