@@ -40,14 +40,12 @@ CASES = {
         {5: "unproven"},
     ),
     # packages built on torch
-    "horovod": Case(
-        "import horovod.torch as hvd\nhvd.init()\n", ALL, {1: "refused"}, "does not run"
+    "horovod elastic": Case(
+        "import horovod.torch as hvd\nhvd.init()\nhvd.elastic.run(f)\n", ALL, {3: "refused"}
     ),
-    "horovod from": Case(
-        "from horovod.torch import DistributedOptimizer as D\nopt = D(opt)\n",
-        ALL,
-        {1: "refused"},
-        "does not run",
+    "horovod of keras": Case("import horovod.keras as hvd\nhvd.init()\n", TORCH, {1: "refused"}),
+    "horovod of keras, MindSpore": Case(
+        "import horovod.keras as hvd\nhvd.init()\n", ("mindspore",), {2: "refused"}
     ),
     **{
         f"{package} on npu": Case(f"import {package}\nx = {package}.f()\n", TORCH, {1: "unproven"})
