@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.loop.acts import Acts
+from mpcore_port.mindspore.loop.decay import decays
 from mpcore_port.mindspore.loop.description import NotPlain
 from mpcore_port.mindspore.loop.lines import every
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
@@ -250,7 +251,7 @@ class LoopRule(PortRule):
         steps, written = loops.written[id(old)]
         self._tell(steps, at)
         for group, node, shown in written.firsts:
-            effect = "; ".join(_effects(group, written, loops))
+            effect = "; ".join([*_effects(group, written, loops), *decays(group, at)])
             at.note(
                 self,
                 at.original(node),
