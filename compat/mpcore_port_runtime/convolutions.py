@@ -20,6 +20,7 @@ __all__ = [
     "ConvTranspose3d",
 ]
 
+_SIZES = ("kernel_size", "stride", "padding", "dilation")
 _MODES = ("zeros", "reflect", "replicate", "circular")
 _VOLUME = 3
 _FLAT = 4  # axes of a weight of MindSpore's layers of one dimension
@@ -44,7 +45,7 @@ class _Settings:
     def _set(
         self,
         channels: tuple[Any, Any],
-        sizes: dict[str, Any],
+        sizes: tuple[Any, Any, Any, Any],
         groups: int,
         bias: bool,
         padding_mode: str,
@@ -54,7 +55,7 @@ class _Settings:
             msg = f"`padding_mode` must be one of {list(_MODES)}, got {padding_mode!r}"
             raise ValueError(msg)
         axes = self._axes
-        given = {name: each_axis(value, axes) for name, value in sizes.items()}
+        given = {name: each_axis(value, axes) for name, value in zip(_SIZES, sizes, strict=True)}
         plain = {name: given[name] for name in ("kernel_size", "stride", "dilation")}
         if axes == 1:
             plain = {name: each[0] for name, each in plain.items()}
@@ -96,12 +97,7 @@ class _Convolution(_Settings):
         dtype: Any = None,
     ) -> None:
         only("dtype", dtype, None, ms.float32)
-        sizes = {
-            "kernel_size": kernel_size,
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-        }
+        sizes = (kernel_size, stride, padding, dilation)
         self._set((in_channels, out_channels), sizes, groups, bias, padding_mode)
         self.output_padding = (0,) * self._axes
 
@@ -160,12 +156,7 @@ class _Transposed(_Settings):
     ) -> None:
         only("dtype", dtype, None, ms.float32)
         only("padding_mode", padding_mode, "zeros")
-        sizes = {
-            "kernel_size": kernel_size,
-            "stride": stride,
-            "padding": padding,
-            "dilation": dilation,
-        }
+        sizes = (kernel_size, stride, padding, dilation)
         self._set((in_channels, out_channels), sizes, groups, bias, padding_mode)
         self.output_padding = each_axis(output_padding, self._axes)
 

@@ -189,15 +189,12 @@ class Fabric:
         if clip_val is not None:
             clip_grad_value_(inner.parameters, clip_val)
             return None
-        held = [(param, getattr(param, "grad", None)) for param in inner.parameters]
-        total = clip_grad_norm_(inner.parameters, max_norm, norm_type=norm_type)  # type: ignore[arg-type]
-        value = float(total)
-        if error_if_nonfinite and not abs(value) < float("inf"):
-            for param, grad in held:
-                param.grad = grad
-            msg = f"The total norm of order {norm_type} for gradients is {value}: not clipped"
-            raise RuntimeError(msg)
-        return total
+        return clip_grad_norm_(
+            inner.parameters,
+            max_norm,  # type: ignore[arg-type]  # the other limit is None
+            norm_type=norm_type,
+            error_if_nonfinite=error_if_nonfinite,
+        )
 
     def autocast(self) -> Any:
         """Return a region of the precision."""
