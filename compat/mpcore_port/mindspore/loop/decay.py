@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from mpcore_port.mindspore.loop.makers import maker_of, stepping
+from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
 from mpcore_port.names import code_of
 from mpcore_port.scan import arguments
 
@@ -17,19 +17,28 @@ if TYPE_CHECKING:
 __all__ = ["decays"]
 
 _MOVED = "a Parameter that the loss does not reach is decayed; torch leaves it alone"
+_MAY = "if its optimizer decays weights: " + _MOVED
+_UNSEEN = ""
 _ZEROS = ("0", "0.0", "0.", "None")
 
 
 def decays(group: Group, at: At) -> list[str]:
-    """Return what weight decay does in a step, where one of its optimizers is seen to decay."""
-    return [_MOVED] if any(_decay(line, at) not in _ZEROS for line in group.steps) else []
+    """Return what weight decay does in a step, unless its optimizers are seen not to decay."""
+    found = {_decay(line, at) for line in group.steps}
+    if found - {_UNSEEN, *_ZEROS}:
+        return [_MOVED]
+    return [_MAY] if _UNSEEN in found else []
 
 
 def _decay(line: Line, at: At) -> str:
-    """Return the weight decay of the optimizer that a line steps, as code; "0" if none is seen."""
+    """Return the weight decay of the optimizer that a line steps, as code."""
     call = maker_of(stepping(line), at)
     if call is None or any(arg.star for arg in call.args):
-        return "0"
-    given = arguments(call, ()).get("weight_decay")
-    adamw = (at.names.called(call) or "").rpartition(".")[2] == "AdamW"
-    return code_of(given or cst.Float("0.01" if adamw else "0.0"))
+        return _UNSEEN
+    path = at.names.called(call) or ""
+    if path.startswith("torch.optim."):
+        given = arguments(call, ()).get("weight_decay")
+        decay = code_of(given or cst.Float("0.01" if path.endswith(".AdamW") else "0.0"))
+        # Groups may have decays of their own.
+        return decay if model_of(call) or decay not in _ZEROS else _UNSEEN
+    return _UNSEEN
