@@ -31,7 +31,7 @@ JAX    := .venv-jax
 # One process a framework: their states must not meet. The longest first, so that none is left
 # alone at the end; "2of2" is the second of two parts.
 SUITES := backends-tensorflow backends-mindspore-1of2 backends-mindspore-2of2 backends-torch \
-          porter slow unit hosts packaging jax compat-mindspore compat-tensorflow device-dry \
+          porter-1of2 porter-2of2 slow unit hosts packaging jax compat-mindspore compat-tensorflow device-dry \
           compat-torch types backends-numpy lint
 CHECKS := unit-1of2 unit-2of2 types smoke lint
 
@@ -117,8 +117,8 @@ hosts: setup $(HOSTS)/.ready
 jax: setup $(JAX)/.ready
 	$(suite) env OMP_NUM_THREADS=1 JAX_PLATFORMS=cpu $(JAX)/bin/python $(PYTEST) tests/jax
 
-porter: setup
-	$(suite) env $(TEST) tests/port tests/facts
+$(filter porter-%,$(SUITES)): setup
+	$(suite) env $(TEST) tests/port tests/facts $(shard)
 
 # Every fact of the porter's MindSpore tables against torch, about ten minutes; writes nothing.
 facts: setup

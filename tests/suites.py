@@ -3,8 +3,8 @@
 python tests/suites.py run FOLDER NAME COMMAND...    output to FOLDER/NAME.log, figures beside it
 python tests/suites.py summary FOLDER NAME...        a table, failures last, exit code 1 if any
 python tests/suites.py seconds FOLDER                what each file took, into tests/seconds.json;
-                                                     of a run of all cases, what a case of each
-                                                     function took, into the file beside it
+                                                     what a case of each function took, of which
+                                                     all cases ran, into the file beside it
 """
 
 from __future__ import annotations
@@ -91,19 +91,22 @@ def summary(folder: Path, names: list[str]) -> int:
 def seconds(folder: Path, kept: Path = SECONDS, kept_cases: Path = CASES) -> int:
     """Put what the last run measured beside what is known of the others.
 
-    A run of all cases says what a case of each function takes, a day's what each file takes.
+    A run of all cases says what a case of each function takes. A day's says what each file takes,
+    and of functions that were not known yet, which run whole, what a case of them does.
     """
+    known = _known(kept_cases)
     files: defaultdict[str, Counter[str]] = defaultdict(Counter)
     cases: defaultdict[str, defaultdict[str, list[float]]] = defaultdict(lambda: defaultdict(list))
     for file in sorted(folder.glob("*.tests.json")):
         told = json.loads(file.read_text(encoding="utf-8"))
+        group, whole = told["group"], told["all"]
         for nodeid, spent in told["tests"].items():
-            if told["all"]:
-                cases[told["group"]][nodeid.partition("[")[0]].append(spent)
-            else:
-                files[told["group"]][nodeid.split("::")[0]] += spent
+            function = nodeid.partition("[")[0]
+            if whole or function not in known.get(group, {}):
+                cases[group][function].append(spent)
+            if not whole:
+                files[group][nodeid.split("::")[0]] += spent
     sums = {group: {file: round(s, 1) for file, s in of.items()} for group, of in files.items()}
-    known = _known(kept_cases)
     means = {group: _means(of, known.get(group, {})) for group, of in cases.items()}
     _put(kept, _known(kept), sums)
     _put(kept_cases, known, means)

@@ -118,6 +118,18 @@ def test_what_a_run_measured_is_kept_by_group_and_file(tmp_path: Path):
             (tmp_path / f"{name}{factor}.tests.json").write_text(json.dumps(told))
     kept, cases = tmp_path / "seconds.json", tmp_path / "cases.json"
     kept.write_text('{"numpy": {"tests/gone.py": 9.0}, "torch": {}}')
+    cases.write_text(json.dumps({"numpy": {f"{here}::one": 1.0, f"{here}::two": 1.0}}))
     assert suites.seconds(tmp_path, kept, cases) == 0
     assert json.loads(kept.read_text()) == {"numpy": {here: 5.5}, "torch": {}}
     assert json.loads(cases.read_text()) == {"numpy": {f"{here}::one": 7.5, f"{here}::two": 20.0}}
+
+
+def test_a_day_says_what_a_case_takes_of_functions_that_are_new(tmp_path: Path):
+    here = "tests/packaging/test_suites.py"
+    tests = {f"{here}::new[a]": 3.0, f"{here}::new[b]": 5.0, f"{here}::known[a]": 9.0}
+    told = {"group": "numpy", "all": False, "tests": {**tests, f"{here}::cheap": 0.1}}
+    (tmp_path / "a.tests.json").write_text(json.dumps(told))
+    kept, cases = tmp_path / "seconds.json", tmp_path / "cases.json"
+    cases.write_text(json.dumps({"numpy": {f"{here}::known": 2.0}}))
+    assert suites.seconds(tmp_path, kept, cases) == 0
+    assert json.loads(cases.read_text()) == {"numpy": {f"{here}::known": 2.0, f"{here}::new": 4.0}}
