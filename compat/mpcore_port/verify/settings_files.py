@@ -17,7 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify import checkpoints, written_files
+from mpcore_port.verify import checkpoints, outside, written_files
 from mpcore_port.verify.absent import FILES, guarded_lines
 from mpcore_port.verify.synthetic import Missing, missing
 from mpcore_port.verify.written_files import place_of
@@ -79,6 +79,7 @@ def install(folders: Sequence[str], named: Sequence[str] = ()) -> None:
         if last.startswith("load") and (held == "json" or held in sys.modules or _is_there(held)):
             _tolerate(importlib.import_module(held), last)
     checkpoints.install(_may_raise)
+    outside.install()
 
 
 def _or_beside(asked: Any, folders: Sequence[str]) -> Any:

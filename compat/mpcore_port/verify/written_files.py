@@ -9,6 +9,8 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify.outside import is_outside
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -30,20 +32,19 @@ def install() -> None:
 
 
 def place_of(file: Any) -> Any:
-    """Return where a file is written: where it says, or nowhere if its folder is outside.
+    """Return where a file is written: where it says, or nowhere if that is outside of the run.
 
     Args:
         file: what a step opens to write; what is no path is returned as it is.
     """
     if not isinstance(file, (str, os.PathLike)):
         return file
-    folder = Path(os.fspath(file)).parent
-    if folder.is_dir():
-        return file
-    if not folder.resolve().is_relative_to(Path.cwd()):
+    if is_outside(file):
         return os.devnull
-    folder.mkdir(parents=True, exist_ok=True)
-    return file
+    folder = Path(os.fspath(file)).parent
+    if folder.resolve().is_relative_to(Path.cwd()):
+        folder.mkdir(parents=True, exist_ok=True)
+    return file if folder.is_dir() else os.devnull
 
 
 def _saving(save: Callable[..., Any], name: str) -> Callable[..., Any]:
