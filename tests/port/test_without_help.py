@@ -376,3 +376,29 @@ def test_what_is_handed_on_and_stepped_is_no_number(tmp_path: Path) -> None:
     call = extract(HANDED_ON, tmp_path).call
     assert 'warmup_scheduler=_mpcore_missing("warmup_scheduler")' in call
     assert "temperature_schedule=0.01" in call
+
+
+OF_THREE = """import torch
+def train(model, optimizer, loader, model_func, lr_scheduler, lr_warmup_scheduler, epochs, warmup):
+    scaler = torch.cuda.amp.GradScaler()
+    for epoch in range(epochs):
+        scheduler = lr_warmup_scheduler if epoch < warmup else lr_scheduler
+        for step, batch in enumerate(loader):
+            scheduler.step(step)
+            optimizer.zero_grad()
+            with torch.cuda.amp.autocast():
+                loss, tb_dict, shown_dict = model_func(model, batch)
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+            shown_dict.update({"loss": loss.item()})
+            for name, value in tb_dict.items():
+                print(name, value)
+"""
+
+
+@pytest.mark.slow
+def test_what_a_function_of_three_gives_is_a_dictionary_where_it_is_called_one(
+    tmp_path: Path,
+) -> None:
+    assert verified(OF_THREE, tmp_path, ("float32",), "torch_npu").passed

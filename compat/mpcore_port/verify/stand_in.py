@@ -179,8 +179,7 @@ def _asked_of_loss(frame: Any, args: tuple[Any, ...], tensors: list[Any]) -> lis
     if not moved and _networks(args):
         floats = [_OF_NETWORK]
     stored = _stored(frame.f_code).get(frame.f_lasti, "")
-    is_dict = "dict" in stored or taken_as_dict(frame.f_code, stored)
-    is_dict = is_dict or asked_at_once(frame.f_code, frame.f_lasti)
+    is_dict = _is_dict(frame.f_code, stored) or asked_at_once(frame.f_code, frame.f_lasti)
     return [
         *(*moved, *floats, 0)[:1],
         is_dict,
@@ -215,9 +214,12 @@ def _in_parts(given: Any, parts: Sequence[Any]) -> Any:
 def _marked(code: Any, names: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return names, those marked that a function takes for dictionaries: ``loss, logs = ...``."""
     return tuple(
-        f"{one}{_IS_DICT}" if isinstance(one, str) and taken_as_dict(code, one) else one
-        for one in names
+        f"{one}{_IS_DICT}" if isinstance(one, str) and _is_dict(code, one) else one for one in names
     )
+
+
+def _is_dict(code: Any, name: str) -> bool:
+    return "dict" in name or taken_as_dict(code, name)
 
 
 _IS_DICT = "{}"
