@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.names import Binding, Names
 
-__all__ = ["still_meant"]
+__all__ = ["still_meant", "surely_meant"]
 
 _ANEW = frozenset({"value", "element", "for", "with", "def", "class"})
 _DEFINED = frozenset({"import", "def", "class"})
@@ -64,6 +64,55 @@ def _replaces(
         return True
     block = names.parents.get(names.statement(late.node))
     return isinstance(block, _BLOCKS) and any(one is block for one in around)
+
+
+def surely_meant(
+    found: list[Binding], node: cst.Name, names: Names, before: Callable[[Any, Any], bool]
+) -> list[Binding]:
+    """Return those of a name's bindings that can be meant where it stands; all where none is sure.
+
+    A binding in a block around the name comes in front of it each time; what is bound in front of
+    that is gone, and what is bound behind the name comes again in a loop around it alone.
+
+    Args:
+        found: all that its scope has.
+        node: the name.
+        names: of its module.
+        before: whether one node stands in front of another.
+    """
+    sure = [b for b in found if b.kind in _ANEW and _replaces(b, node, names, before)]
+    own = [b for b in sure if b.scope is names.scope(node)]
+    if not own:
+        return found
+    last = own[0]
+    for one in own[1:]:
+        if before(last.node, one.node):
+            last = one
+    block = names.parents.get(names.statement(last.node))
+    inner: list[Any] = []
+    for above in names.ancestors(node):
+        if above is block:
+            break
+        inner.append(above)
+    loops = [one for one in inner if isinstance(one, (cst.For, cst.While))]
+    return [b for b in found if b is last or _comes_between(b, last, node, loops, names, before)]
+
+
+def _comes_between(
+    one: Binding,
+    last: Binding,
+    node: cst.Name,
+    loops: list[Any],
+    names: Names,
+    before: Callable[[Any, Any], bool],
+) -> bool:
+    """Return whether a binding may come between the last sure one and the place of a name."""
+    if before(one.node, last.node):
+        return False
+    above = list(names.ancestors(one.node))
+    if any(loop is part for loop in loops for part in above):
+        return True
+    return before(one.node, node) and not any(part is one.value for part in names.ancestors(node))
 
 
 def _is_run_later(late: Binding, node: cst.Name, names: Names) -> bool:

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.binder import Binder
-from mpcore_port.bound_again import still_meant
+from mpcore_port.bound_again import still_meant, surely_meant
 from mpcore_port.scopes import (
     Binding,
     Scope,
@@ -299,6 +299,11 @@ class Names:
         if not of_itself and not self._is_before(made.node, node):
             return found
         return [binding for binding in found if binding.kind != "import"]
+
+    def meant(self, node: cst.Name) -> list[Binding]:
+        """Return the bindings of a name that can be meant where it stands."""
+        found = self.scope(node).find(node.value)
+        return surely_meant(found, node, self, self._is_before) if len(found) > 1 else found
 
     def _is_made_anew(self, binding: Binding, name: str) -> bool:
         """Return whether an imported name gets what a call gives, not where the import fails."""

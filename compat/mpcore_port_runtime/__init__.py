@@ -5,7 +5,6 @@ from __future__ import annotations
 from mpcore_port_runtime import accelerate as accelerate
 from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import augment as augment
-from mpcore_port_runtime import comparisons as comparisons
 from mpcore_port_runtime import distributions as distributions
 from mpcore_port_runtime import fabric as fabric
 from mpcore_port_runtime import horovod as horovod
@@ -23,6 +22,7 @@ from mpcore_port_runtime import warps as warps
 from mpcore_port_runtime.activations import *  # noqa: F403
 from mpcore_port_runtime.averages import *  # noqa: F403
 from mpcore_port_runtime.cells import *  # noqa: F403
+from mpcore_port_runtime.comparisons import *  # noqa: F403
 from mpcore_port_runtime.compiling import *  # noqa: F403
 from mpcore_port_runtime.contraction import *  # noqa: F403
 from mpcore_port_runtime.convolutions import *  # noqa: F403

@@ -1,16 +1,28 @@
-"""A tensor beside a number or an array of numpy: MindSpore says that they differ, all at once."""
+"""A tensor beside a number or an array of numpy, and answers that a tensor keeps as its values.
+
+MindSpore says of an array of numpy that it differs, all at once.
+"""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import mindspore as ms
 import numpy as np
-from mindspore import Tensor
+from mindspore import Tensor, mint, ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__: list[str] = []
+__all__ = ["answered"]
+
+
+def answered(input: Any, method: str, *other: Any) -> Any:
+    """Return ones and zeros in the dtype of ``input``: ``x.gt_(0)`` leaves no bools in torch."""
+    if method.startswith("logical"):
+        other = tuple(one.astype(ms.bool_) for one in other)
+        return getattr(ops, method)(input.astype(ms.bool_), *other).astype(input.dtype)
+    return getattr(mint, method)(input, *other).astype(input.dtype)
 
 
 def _with_numpys(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:

@@ -7,7 +7,18 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, ops
 
-__all__ = ["changed", "copied", "data_of", "put", "set_data", "set_places", "variable", "written"]
+__all__ = [
+    "changed",
+    "copied",
+    "copy_of",
+    "data_of",
+    "part_changed",
+    "put",
+    "set_data",
+    "set_places",
+    "variable",
+    "written",
+]
 
 
 def put(tensor: Any, value: Any) -> Any:
@@ -77,6 +88,12 @@ def set_places(held: Any, places: Any, value: Any) -> None:
     written(held, fresh)
 
 
+def part_changed(held: Any, places: Any, value: Any) -> Any:
+    """Set ``held[places] = value`` and return that part: what ``x[:, 1:].mul_(y)`` gives."""
+    held[places] = value
+    return held[places]
+
+
 def copied(part: Any) -> Any:
     """Return what was taken of a tensor: where a mask or places took it, nothing is set in both."""
     if isinstance(part, Tensor):
@@ -85,6 +102,11 @@ def copied(part: Any) -> Any:
         if any(isinstance(one, (Tensor, list)) for one in places):
             part.parent_tensor_ = part.index_of_parent_ = None
     return part
+
+
+def copy_of(value: Any) -> Any:
+    """Return a tensor's copy, and anything else as it is: ``y[...] = x`` takes x itself."""
+    return value.copy() if isinstance(value, Tensor) else value
 
 
 class _OfTensors(type):

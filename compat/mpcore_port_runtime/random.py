@@ -12,12 +12,15 @@ from mpcore_port_runtime.functional import as_tuple
 
 __all__ = [
     "Generator",
+    "bernoulli_like",
+    "exponential_like",
     "initial_seed",
     "normal",
     "rand",
     "randint",
     "randn",
     "randn_like",
+    "random_like",
     "randperm",
 ]
 
@@ -61,6 +64,21 @@ def randn(*size: Any, dtype: Any = None, generator: Generator | None = None) -> 
 def randn_like(input: Any, *, dtype: Any = None) -> Any:
     """Return normal numbers in the shape and dtype of a tensor; ops.randn_like gives float32."""
     return ops.randn_like(input, dtype=input.dtype if dtype is None else dtype)
+
+
+def bernoulli_like(input: Any, p: Any) -> Any:
+    """Return ones where a number below ``p`` is drawn, else zeros: what x.bernoulli_(p) leaves."""
+    return (ops.rand(*input.shape) < p).astype(input.dtype)
+
+
+def exponential_like(input: Any, lambd: float) -> Any:
+    """Return numbers of an exponential distribution: what x.exponential_(lambd) leaves."""
+    return (-ops.log(1 - ops.rand(*input.shape)) / lambd).astype(input.dtype)
+
+
+def random_like(input: Any, low: int, high: Any = None) -> Any:
+    """Return whole numbers in [low, high), or below ``low`` alone: what x.random_(a, b) leaves."""
+    return randint(low, high, tuple(input.shape)).astype(input.dtype)
 
 
 def rand(*size: Any, dtype: Any = None, generator: Generator | None = None) -> Any:

@@ -87,3 +87,23 @@ def test_two_imports_of_which_one_runs_are_both_meant(head):
 def test_a_function_may_be_called_before_the_loop_and_after_it():
     text = ported(HEAD + LOOPS["of a loop"]).text
     assert "return port.DataLoader(rows, batch_size=2)" in text
+
+
+LATER = {
+    "a list, then numpy's": "    labels = []\n    labels = np.array([1.0, 2.0])\n",
+    "numpy's of another loop": "    for _ in range(2):\n        labels = np.array([1.0, 2.0])\n",
+}
+
+
+@pytest.mark.parametrize("end", LATER.values(), ids=LATER)
+def test_what_a_name_holds_further_down_is_not_meant_here(end, tmp_path):
+    script = (
+        "import numpy as np\nimport torch\n"
+        "def fit(gen, on):\n    total = torch.zeros(1)\n    for batch in gen:\n"
+        "        images, labels = batch\n        if on:\n"
+        "            labels = labels.cuda(0)\n"
+        "        total = total + labels.unsqueeze(1).float().norm(dim=0) * images.mean()\n"
+        f"{end}    return total, labels.max()\n"
+        "made = [*fit([(torch.ones(2, 3), torch.tensor([1, 2]))], False)]\n"
+    )
+    assert ".cuda(" not in beside(script, tmp_path).text

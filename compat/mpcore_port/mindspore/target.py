@@ -17,6 +17,7 @@ from mpcore_port.mindspore.rules.changes.layers_in_place import LayerInPlaceRule
 from mpcore_port.mindspore.rules.changes.resized import ResizedRule
 from mpcore_port.mindspore.rules.changes.rows import RowRule
 from mpcore_port.mindspore.rules.changes.shared import SharedRule
+from mpcore_port.mindspore.rules.changes.wholly import WhollyRule
 from mpcore_port.mindspore.rules.losses.accelerated import AcceleratedRule
 from mpcore_port.mindspore.rules.losses.annotated import AnnotatedRule
 from mpcore_port.mindspore.rules.losses.firsts import FirstRule
@@ -130,6 +131,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         FirstRule(),
         GivenNumberRule(),
         IndexRule(),
+        WhollyRule(),
         KindRule(),
         LeafRule(),
         NumberRule(),

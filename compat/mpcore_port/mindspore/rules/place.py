@@ -621,6 +621,8 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Name) and node.value == "self":
         holder = at.names.enclosing(node, cst.ClassDef)
         return holder is not None and not is_network_class(holder, at)
+    if _is_unknown_here(node, at):
+        return False
     made = _makers(at, node)
     ours = ("torch", "apex", "mpcore_port_runtime", "mindspore")
     if not made or any(name.startswith(ours) for name in made):
@@ -631,6 +633,21 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
     calls = [one for one in at.names.origins(node) if isinstance(one, cst.Call)]
     methods = [one for one in calls if at.names.called(one) is None]
     return not any(is_module(at, one.func) or _begins_with(one, ours, at) for one in methods)
+
+
+def _is_unknown_here(node: Any, at: At) -> bool:
+    """Return whether a name is given anew in front of this place by what nobody knows.
+
+    ``for x, labels in loader`` and, in another loop, ``labels = np.array(...)``.
+    """
+    if not isinstance(node, cst.Name):
+        return False
+    meant = at.names.meant(node)
+    if len(meant) == len(at.names.scope(node).find(node.value)):
+        return False
+    return not any(
+        one.kind in ("value", "with") or isinstance(one.value, cst.Call) for one in meant
+    )
 
 
 def _may_give_tensors(name: str) -> bool:

@@ -63,6 +63,8 @@ def is_fresh(node: cst.CSTNode, at: At, depth: int = _DEPTH) -> bool:
     """Return whether an expression makes a tensor that no name holds."""
     if isinstance(node, (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison)):
         return True
+    if isinstance(node, cst.Subscript):
+        return _is_of_a_pair(node, at)
     if not isinstance(node, cst.Call) or depth == 0:
         return False
     called = at.names.called(node)
@@ -144,6 +146,15 @@ def _is_pair(node: Any, at: At) -> bool:
     last = code_of(node.func).rpartition(".")[2]
     known = (at.names.called(node) or "torch.").startswith("torch.")
     return known and last in ("max", "min", "sort", "topk", "kthvalue", "median", "mode")
+
+
+def _is_of_a_pair(node: cst.Subscript, at: At) -> bool:
+    """Return whether this is ``x.min(-1)[0]``: Python's own ``min`` gives what others hold."""
+    pair = node.value
+    if not isinstance(pair, cst.Call) or not isinstance(pair.func, cst.Attribute):
+        return False
+    place = getattr(node.slice[0].slice, "value", None)
+    return len(node.slice) == 1 and isinstance(place, cst.Integer) and _is_pair(pair, at)
 
 
 def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = None) -> bool:

@@ -29,6 +29,7 @@ from mpcore_port.mindspore.rules.changes.fresh import (
 from mpcore_port.mindspore.rules.changes.methods_in_place import (
     MADE,
     PLAIN,
+    RANDOM,
     SHAPES,
     TAKES,
     begins_with,
@@ -42,6 +43,7 @@ from mpcore_port.mindspore.rules.changes.places_in import (
     is_one_of_values,
     is_part,
     is_viewed,
+    part_changed,
     view_of,
 )
 from mpcore_port.mindspore.rules.changes.states import is_live_entry, is_live_name
@@ -125,11 +127,15 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         if value is None:
             return None
         return _noted(rule, old, cst.NamedExpr(fresh, value), at, "its part is assigned to")
+    if is_part(held, at) and isinstance(fresh, cst.Subscript):
+        value = plain_call(name, old, new, fresh, at)
+        made = value and part_changed(fresh, value, at)
+        return _noted(rule, old, made, at, "its part is assigned to, and given")
     if is_entry(held, at) and _is_a_line(old, at):
         value = plain_call(name, old, new, fresh, at)
         made = value and cst.NamedExpr(fresh, value)
         return _noted(rule, old, made, at, _PERHAPS.format(code_of(held)), sure=False)
-    if is_handed(held, at) and (name in _RANDOM or is_ungraded(old, at)):
+    if is_handed(held, at) and (name in RANDOM or is_ungraded(old, at)):
         return _put(rule, old, new, fresh, at)
     kept = is_attribute(held) or (is_chained(held) and _is_put(fresh, at))
     if kept and _is_said_alone(old, at) and _gives_values(name, old, at):
@@ -302,7 +308,7 @@ def _noted(rule: Any, old: cst.Call, made: Any, at: At, reason: str, *, sure: bo
         return None
     if not sure:
         at.unproven(rule, old, reason, made)
-    random = old.func.attr.value in ("normal_", "uniform_")  # type: ignore[attr-defined]
+    random = old.func.attr.value in RANDOM  # type: ignore[attr-defined]
     kind, effect = ("changed", "other random numbers") if random else ("exact", "")
     if sure:
         at.note(rule, old, made, kind, reason, effect)  # type: ignore[arg-type]
@@ -368,8 +374,6 @@ def _are_parameters(node: Any, at: At) -> bool:
         for binding in found
     )
 
-
-_RANDOM = frozenset({"normal_", "uniform_"})
 
 _ANEW = {"fill_": "full_like", "zero_": "zeros_like"}
 

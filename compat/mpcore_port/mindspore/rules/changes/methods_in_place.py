@@ -13,6 +13,7 @@ __all__ = [
     "MADE",
     "NO_PARTS",
     "PLAIN",
+    "RANDOM",
     "SHAPES",
     "TAKES",
     "VIEWS",
@@ -23,31 +24,47 @@ __all__ = [
 
 MADE = {
     "addmm_": "port.addmm({self}, {0}, {1}, {2}, {3})",
+    "bernoulli_": "port.bernoulli_like({self}, {0})",
     "copy_": "{0}",  # MindSpore's own takes no part of another tensor on CPU
+    "exponential_": "port.exponential_like({self}, {0})",
     "zero_": "ops.zeros_like({self})",
     "fill_": "ops.full_like({self}, {0})",
     "fill_diagonal_": "port.fill_diagonal({self}, {0}, {1})",
     "index_fill_": "port.index_fill({self}, {0}, {1}, {2})",
     "normal_": "ops.randn_like({self}) * {1} + {0}",
+    "random_": "port.random_like({self}, {0}, {1})",
     "uniform_": "ops.rand_like({self}) * ({1} - {0}) + {0}",
 }
 
+_ANSWERS = ("eq", "ge", "gt", "le", "lt", "ne", "logical_and", "logical_or", "logical_xor")
+MADE |= {f"{name}_": f'port.answered({{self}}, "{name}", {{0}})' for name in _ANSWERS}
+MADE["logical_not_"] = 'port.answered({self}, "logical_not")'
+
 TAKES = {
     "addmm_": (("mat1", ""), ("mat2", ""), ("beta", "1"), ("alpha", "1")),
+    "bernoulli_": (("p", "0.5"),),
     "copy_": (("other", ""), ("non_blocking", "False")),
+    "exponential_": (("lambd", "1"),),
     "fill_": (("value", ""),),
     "fill_diagonal_": (("fill_value", ""), ("wrap", "False")),
     "index_fill_": (("dim", ""), ("index", ""), ("value", "")),
+    "logical_not_": (),
     "normal_": (("mean", "0.0"), ("std", "1.0")),
+    "random_": (("from", ""), ("to", "None")),
     "uniform_": (("from", "0.0"), ("to", "1.0")),
     "zero_": (),
-}
+} | {f"{name}_": (("other", ""),) for name in _ANSWERS}
+
+RANDOM = frozenset({"bernoulli_", "exponential_", "normal_", "random_", "uniform_"})
+"""Methods that draw: a port's numbers are others."""
 
 PLAIN = frozenset(
     """
-    abs add addcdiv addcmul ceil clamp clip cos div erfinv exp floor index_add lerp log masked_fill
-    mul neg pow
-    reciprocal relu round rsqrt scatter_add sigmoid sin sqrt square sub tanh tril triu trunc
+    abs absolute acos add addcdiv addcmul asin atan atan2 ceil clamp clamp_max clamp_min clip cos
+    cosh div divide erf erfc erfinv exp expm1 floor fmod frac index_add lerp log log10 log1p log2
+    masked_fill mul multiply nan_to_num neg negative pow
+    reciprocal relu remainder round rsqrt scatter_add sigmoid sign sin sinh sqrt square sub subtract
+    tan tanh tril triu true_divide trunc
     """.split()  # noqa: SIM905  # a list of words is read
 )
 
@@ -59,7 +76,7 @@ FRESH = PLAIN | frozenset(
     clone matmul mm bmm sum mean softmax log_softmax cumsum square log1p expm1 erf tril triu
     where masked_select index_select gather scatter repeat std var norm max min new new_zeros
     new_ones new_full new_empty new_tensor ne eq gt lt ge le logical_not logical_and logical_or
-    argmax argmin argsort cumprod flip isnan logsumexp outer prod roll
+    all amax amin any argmax argmin argsort cumprod flip isnan logsumexp outer prod roll
     """.split()  # noqa: SIM905
 )
 

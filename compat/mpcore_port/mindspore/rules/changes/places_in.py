@@ -9,6 +9,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.rules.changes.fresh import is_made_tensor
 from mpcore_port.mindspore.rules.changes.methods_in_place import NO_PARTS, VIEWS, is_chained
+from mpcore_port.mindspore.rules.place import wording
 from mpcore_port.names import code_of, dotted
 
 if TYPE_CHECKING:
@@ -22,6 +23,7 @@ __all__ = [
     "is_part",
     "is_place",
     "is_viewed",
+    "part_changed",
     "view_of",
 ]
 
@@ -79,6 +81,23 @@ def is_part(node: Any, at: At) -> bool:
         is_range or is_place(index.value, at)
         for is_range, index in zip(ranges, indices, strict=True)
     )
+
+
+def part_changed(part: cst.Subscript, value: Any, at: At) -> Any:
+    """Return the call that gives ``x[:, 1:]`` a value and is the part: an argument, or one side."""
+    places = ", ".join(_place(element.slice) for element in part.slice)
+    if len(part.slice) > 1:
+        places = f"({places})"
+    made = f"port.part_changed({code_of(part.value)}, {places}, {code_of(value)})"
+    return cst.parse_expression(wording(at, made))
+
+
+def _place(index: Any) -> str:
+    if not isinstance(index, cst.Slice):
+        return code_of(index.value)
+    ends = [code_of(one) if one is not None else "None" for one in (index.lower, index.upper)]
+    step = [code_of(index.step)] if index.step is not None else []
+    return f"slice({', '.join(ends + step)})"
 
 
 def is_place(node: Any, at: At) -> bool:

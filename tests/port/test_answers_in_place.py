@@ -1,0 +1,67 @@
+"""Methods in place that answer, draw or change a part: ``x.gt_(0)`` leaves numbers, no bools."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from tests.port.ports import beside, ported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ANSWERS = """import torch
+low = torch.arange(6.0).view(2, 3)
+other = torch.tensor([[0.5, 2.0, 1.0], [4.0, 4.0, 4.0]])
+above = (low - other).gt_(0)
+first = (low - other).min(-1)[0].lt_(0.0)
+lowest = (low - other).amin(1, keepdim=True).le_(-1.0)
+either = (low - 2.0).logical_or_(first[:, None])
+none = low.new_zeros(2, 3).logical_not_()
+high = (low - 3).clamp_min_(0.5)
+high.clamp_max_(1.5)
+made = [above * 2.5, first + 0.25, lowest + 0.25, either + 0.25, none + 0.25, high]
+made += [(low + 1).log1p_().sign_(), (low - 2.5).remainder_(3), (low * 3).fmod_(4).expm1_()]
+"""
+
+PARTS = """import torch
+def wide(x):
+    y = x.clone()
+    y[..., 0] = x[..., 0] - x[..., 2] / 2
+    return y
+def scaled(boxes, size):
+    boxes[..., 1:5] = wide(boxes[..., 1:5].mul_(size[[1, 0, 1, 0]]))
+    half = boxes[:, 0, 2:].div_(2.0) + 1
+    return boxes, half
+made = [*scaled(torch.arange(24.0).view(2, 2, 6), torch.tensor([2.0, 3.0]))]
+"""
+
+DRAWN = """import torch
+kept = torch.zeros(50, 2).bernoulli_(1.0)
+gone = torch.zeros(50, 2).bernoulli_(torch.zeros(50, 2))
+whole = torch.ones(500).random_(2, 5)
+small = torch.ones(500).random_(3)
+waits = torch.zeros(9000).exponential_(2.0)
+made = [kept, gone, whole.min(), whole.max(), small.min(), small.max(), (waits.mean() * 10).round()]
+"""
+
+
+def test_answers_in_place_are_numbers(tmp_path: Path) -> None:
+    done = beside(ANSWERS, tmp_path)
+    assert not [edit for edit in done.edits if edit.kind == "refused"]
+
+
+def test_a_part_that_is_changed_within_a_line_is_changed_and_given(tmp_path: Path) -> None:
+    done = beside(PARTS, tmp_path)
+    assert "port.part_changed(boxes, (..., slice(1, 5)), " in done.text
+
+
+def test_what_is_drawn_in_place_is_of_its_distribution(tmp_path: Path) -> None:
+    done = beside(DRAWN, tmp_path)
+    changed = [edit for edit in done.edits if edit.kind == "changed"]
+    assert len(changed) == 5
+    assert all(edit.effect == "other random numbers" for edit in changed)
+
+
+def test_random_numbers_without_an_end_are_refused() -> None:
+    done = ported("import torch\nx = torch.zeros(3).random_()\n")
+    assert [edit.kind for edit in done.edits if "random_" in edit.old] == ["refused"]
