@@ -231,6 +231,22 @@ def test_a_loss_takes_its_settings_when_it_runs(tmp_path):
     beside(SETTLED, tmp_path, "exact", "changed", "unproven")
 
 
+TRUTHS = """import torch
+import torch.nn.functional as F
+x, y = torch.linspace(-1.0, 1.0, 6).view(2, 3), torch.linspace(0.0, 1.0, 6).view(2, 3)
+made = []
+made.append(F.binary_cross_entropy_with_logits(x, y, reduce="none"))
+made.append(F.mse_loss(x, y, reduce=0))
+made.append(F.l1_loss(x, y, size_average=""))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:size_average and reduce args will be deprecated")  # torch's
+def test_torch_takes_reduce_none_for_the_mean(tmp_path):
+    beside(TRUTHS, tmp_path, "exact", "changed", "unproven")
+    assert "reduction='mean'" in port_text(TRUTHS, TARGET).text
+
+
 @pytest.mark.parametrize("marked", [True, False])
 def test_a_package_of_the_project_is_no_package_of_that_name(tmp_path, marked):
     package = tmp_path / "diffusers"

@@ -154,19 +154,27 @@ def _reduction(row: Mapping, given: dict[str, cst.Arg]) -> str:
     Source: ``legacy_get_string`` in torch/nn/_reduction.py, torch 2.13.0.
     """
     names = {param.name for param in row.params}
-    codes = [
-        code_of(given[name].value) if name in given else "None"
-        for name in ("size_average", "reduce")
-    ]
-    if not {"size_average", "reduce"} <= names or codes == ["None", "None"]:
+    averages, reduces = (
+        _legacy(given[name].value) if name in given else None for name in ("size_average", "reduce")
+    )
+    if not {"size_average", "reduce"} <= names or (averages, reduces) == (None, None):
         return ""
     written = code_of(given["reduction"].value) if "reduction" in given else ""
-    if not set(codes) <= {"True", "False", "None"} or "batchmean" in written:
+    if "" in (averages, reduces) or "batchmean" in written:
         msg = f"`size_average`, `reduce` of {row.name} are the old spelling: write reduction="
         raise Refused(msg)
-    if codes[1] == "False":
+    if reduces is False:
         return "'none'"
-    return "'sum'" if codes[0] == "False" else "'mean'"
+    return "'sum'" if averages is False else "'mean'"
+
+
+def _legacy(node: cst.BaseExpression) -> bool | str | None:
+    """Return whether torch takes a constant for true, so `reduce='none'`; "" of what is none."""
+    try:
+        value = ast.literal_eval(code_of(node))
+    except (ValueError, SyntaxError):
+        return ""
+    return None if value is None else bool(value)
 
 
 def _packed(row: Mapping, call: cst.Call) -> cst.Call:
