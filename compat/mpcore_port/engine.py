@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port import handed_on
 from mpcore_port.above import own_above
 from mpcore_port.collection import rare_collection
 from mpcore_port.emit import apply_pass, line_map
@@ -156,11 +157,18 @@ class Result:
 
 
 def scan_tree(
-    tree: Tree, progress: Callable[[str], None] = lambda _: None
+    tree: Tree, progress: Callable[[str], None] = lambda _: None, target: str = ""
 ) -> tuple[list[Scanned], list[Unread], Scan]:
-    """Return what is in every file, what could not be read, and all of it as one scan."""
+    """Return what is in every file, what could not be read, and all of it as one scan.
+
+    Args:
+        tree: what was read.
+        progress: called with the path of a file.
+        target: where to; "" if nothing is ported.
+    """
     found, unread = [], list(tree.unread)
-    for source in tree.sources:
+    folder = tree.folder.name if tree.folder is not None else ""
+    for source in handed_on.from_torch_itself(tree.sources, target, folder):
         progress(source.path)
         try:
             parsed = read(source.text)
@@ -225,7 +233,7 @@ def port_tree(
         progress: called with the path of a file, when it is scanned and when it is ported.
     """
     with rare_collection():
-        scanned, unread, project = scan_tree(tree, progress)
+        scanned, unread, project = scan_tree(tree, progress, target.name)
         files = []
         for one in scanned:
             progress(one.source.path)
@@ -321,7 +329,8 @@ def _by_rules(one: Scanned, target: Target, options: Options, project: Scan) -> 
         text = source.text  # lines that were taken apart for nothing
     edits = judged(edits, unproven(source, one.tree, edits, project, target.judge))
     forward = line_map(source.text, text)
-    edits = [*(_anew(source, line) for line in source.renewed), *_in_its_words(edits, source)]
+    before = [*(_anew(source, line) for line in source.renewed), *_handed(source)]
+    edits = [*before, *_in_its_words(edits, source)]
     placed = [replace(s, new_line=forward(s.line, _hint(s))) for s in edits]
     ordered = sorted(placed, key=lambda s: (s.line, s.column))
     kept = replace(one.scan, unmapped=tuple(unmapped))
@@ -332,6 +341,15 @@ def _by_rules(one: Scanned, target: Target, options: Options, project: Scan) -> 
 def _anew(source: Source, line: int) -> Edit:
     """Return the edit of a line that was read anew because Python has taken its word."""
     return Edit(source.path, line, 0, "exact", "python", "async=", "non_blocking=", WHY)
+
+
+def _handed(source: Source) -> list[Edit]:
+    """Return the edits of names of torch that a neighbour handed on."""
+    rule = "handed on"
+    return [
+        Edit(source.path, line, 0, "exact", rule, old, new, handed_on.WHY)
+        for line, old, new in source.handed
+    ]
 
 
 def _verified(run: dict[str, Any]) -> str:

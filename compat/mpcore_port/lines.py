@@ -16,7 +16,7 @@ from mpcore_port.scopes import code_of, dotted
 if TYPE_CHECKING:
     from mpcore_port.reading import Read
 
-__all__ = ["apart", "leaves"]
+__all__ = ["apart", "leaves", "moves"]
 
 _SETTINGS = ("torch.backends.", "torch.set_float32_matmul_precision", "torch.cuda.nvtx.")
 _OF_TORCH = re.compile(r"torch\.(cuda|set_num|use_|_C|_dynamo|_inductor)|(\w+\.)?cudnn\.")
@@ -136,7 +136,7 @@ def _lines(node: Any, leading: Any) -> list[cst.SimpleStatementLine]:
 def _is_taken(small: cst.BaseSmallStatement, all_of_torch: bool) -> bool:
     """Return whether a rule may take a statement away, or make several of it."""
     if isinstance(small, (cst.Import, cst.ImportFrom)):
-        return any(_moves(name, all_of_torch) for name in imported(small))
+        return any(moves(name, all_of_torch) for name in imported(small))
     if isinstance(small, (cst.Assign, cst.AugAssign, cst.Expr, cst.Del)):
         if _RATES.search(code_of(small)):
             return True
@@ -154,7 +154,8 @@ def _is_taken(small: cst.BaseSmallStatement, all_of_torch: bool) -> bool:
     return False
 
 
-def _moves(name: str, all_of_torch: bool) -> bool:
+def moves(name: str, all_of_torch: bool) -> bool:
+    """Return whether a port imports something else in the place of a name, or refuses it."""
     if name.startswith(("torch.cuda", "apex", "torch.profiler")):
         return True
     package = package_of(name)

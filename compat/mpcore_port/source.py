@@ -56,6 +56,7 @@ class Source:
         notebook: what ``text`` was taken out of, or None.
         whole: the text of the script that ``text`` is a part of; "" if it is no part.
         renewed: lines that are written anew because Python has taken a word of theirs.
+        handed: line, old and new text of names of torch that a neighbour handed on.
     """
 
     path: str
@@ -66,6 +67,7 @@ class Source:
     notebook: Notebook | None = field(default=None, compare=False, repr=False)
     whole: str = field(default="", compare=False, repr=False)
     renewed: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    handed: tuple[tuple[int, str, str], ...] = field(default=(), compare=False, repr=False)
 
     @property
     def around(self) -> str:

@@ -6,13 +6,14 @@ import math
 from typing import Any
 
 import mindspore as ms
-from mindspore import ops
+from mindspore import mint, ops
 
 __all__ = [
     "argmax",
     "argmin",
     "average",
     "cumsum",
+    "joined",
     "norm",
     "split",
     "total",
@@ -34,6 +35,29 @@ def average(input: Any) -> Any:
     if not isinstance(input, ms.Tensor) or input.size:
         return input.mean()
     return ops.full((), math.nan, dtype=input.dtype)
+
+
+_FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
+_WHOLE = (ms.bool_, ms.uint8, ms.int8, ms.int16, ms.int32, ms.int64)
+
+
+def joined(tensors: Any, dim: int = 0, axis: int | None = None) -> Any:
+    """Return torch.cat of tensors of which some are ``torch.tensor([])``, which have any rank.
+
+    Their dtype counts as those of the others do.
+
+    Source: ``cat`` in torch/_refs/__init__.py, torch 2.13.0 (``Legacy behavior``).
+    """
+    every = list(tensors)
+    kept = [one for one in every if tuple(one.shape) != (0,)]
+    dtypes = {one.dtype for one in every}
+    floats = [dtype for dtype in _FLOATS if dtype in dtypes]
+    if len(floats) == 2 and floats[1] is ms.bfloat16:
+        floats = [ms.float32]
+    dtype = (floats or [dtype for dtype in _WHOLE if dtype in dtypes] or [every[0].dtype])[-1]
+    if not kept:
+        return every[0].astype(dtype)
+    return mint.cat([one.astype(dtype) for one in kept], dim if axis is None else axis)
 
 
 def _place(find: Any, input: Any, dim: Any, keepdim: bool) -> Any:

@@ -53,6 +53,7 @@ from mpcore_port.mindspore.rules.networks.saved import PutBackRule
 from mpcore_port.mindspore.rules.networks.sequential import SequentialRule
 from mpcore_port.mindspore.rules.networks.settings import SettingRule
 from mpcore_port.mindspore.rules.networks.settings_read import SettingReadRule
+from mpcore_port.mindspore.rules.networks.starts import StartRule
 from mpcore_port.mindspore.rules.networks.taken import TakenRule
 from mpcore_port.mindspore.rules.optimizers.groups import GroupRule
 from mpcore_port.mindspore.rules.optimizers.own_optimizers import OwnStepRule
@@ -61,6 +62,7 @@ from mpcore_port.mindspore.rules.tidy import TidyRule
 from mpcore_port.mindspore.rules.values.apart import ApartRule
 from mpcore_port.mindspore.rules.values.attributes import AttributeRule, RangeRule
 from mpcore_port.mindspore.rules.values.indexes import EmptyRule, IndexRule
+from mpcore_port.mindspore.rules.values.joined import JoinedRule
 from mpcore_port.mindspore.rules.values.kept_names import AliasOfDataRule
 from mpcore_port.mindspore.rules.values.leaves import LeafRule
 from mpcore_port.mindspore.rules.values.numbers import GivenNumberRule, NumberRule
@@ -107,6 +109,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         SettingRule(),
         SettingReadRule(),
         ShownRule(),
+        StartRule(),
         GroupRule(),
         PackageMessages(),
         DeviceFlagRule(),
@@ -132,6 +135,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         GivenNumberRule(),
         IndexRule(),
         WhollyRule(),
+        JoinedRule(),
         KindRule(),
         LeafRule(),
         NumberRule(),

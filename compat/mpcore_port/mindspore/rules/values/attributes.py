@@ -101,7 +101,7 @@ class AttributeRule(PortRule):
         if name in _FIELDS:
             return self._field(old, new, at)
         if isinstance(old.value, cst.Name) and old.value.value == "self":
-            made = self._own_size(old, new, at)
+            made = self._own(old, new, at)
         else:
             made = self._parameter(old, new, at)
         if made is not None:
@@ -138,12 +138,14 @@ class AttributeRule(PortRule):
         at.note(self, old, field, reason="MindSpore returns a plain tuple")
         return field
 
-    def _own_size(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
-        """Rename a size that a class has from the layer that it is made of."""
+    def _own(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
+        """Rename a size, or a Parameter, that a class has from the layer that it is made of."""
         owner = at.names.enclosing(old, cst.ClassDef)
-        if owner is None or at.names.attribute(owner, code_of(old)):
+        if owner is None:
             return None
-        names = [_SIZES.get(base, {}) for base in at.names.bases(owner)]
+        if old.attr.value in _SIZE_NAMES and at.names.attribute(owner, code_of(old)):
+            return None  # its own
+        names = [_names_of(base) for base in at.names.bases(owner)]
         own = next((one[old.attr.value] for one in names if old.attr.value in one), "")
         return new.with_changes(attr=cst.Name(own)) if own else None
 
