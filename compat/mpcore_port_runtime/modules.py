@@ -423,7 +423,8 @@ def _optimizer_parameters(optimizer: Any) -> dict[str, Any]:
     own = [param for param in optimizer.get_parameters() if id(param) not in trained]
     found = {f"{place}": param for place, param in enumerate(own)}
     for place, group in enumerate(optimizer.param_groups):
-        rate = getattr(group, "parameter", None) or group.get("lr")
+        own_rate = getattr(group, "parameter", None)  # whose truth is that of its number: 0 is none
+        rate = group.get("lr") if own_rate is None else own_rate
         if isinstance(rate, ms.Parameter):
             found[f"lr.{place}"] = rate
     return found
