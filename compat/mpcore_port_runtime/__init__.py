@@ -41,6 +41,7 @@ from mpcore_port_runtime.instances import *  # noqa: F403
 from mpcore_port_runtime.layer_settings import *  # noqa: F403
 from mpcore_port_runtime.layers import *  # noqa: F403
 from mpcore_port_runtime.loading import *  # noqa: F403
+from mpcore_port_runtime.loss_bases import *  # noqa: F403
 from mpcore_port_runtime.losses import *  # noqa: F403
 from mpcore_port_runtime.mixtures import *  # noqa: F403
 from mpcore_port_runtime.modules import *  # noqa: F403

@@ -30,7 +30,7 @@ class Context:
     Attributes:
         needs_input_grad: for each argument whether it is a tensor of floats. MindSpore does not
             say which of them are differentiated; gradients of the others are not used.
-        saved_tensors: what ``save_for_backward`` was given.
+        saved_tensors: what ``save_for_backward`` was given; ``saved_variables`` is the same.
     """
 
     def __init__(self, arguments: tuple[Any, ...]) -> None:
@@ -41,6 +41,11 @@ class Context:
     def save_for_backward(self, *tensors: Any) -> None:
         """Keep tensors, or None, for ``backward``."""
         self.saved_tensors = tensors
+
+    @property
+    def saved_variables(self) -> tuple[Any, ...]:
+        """Return saved_tensors: its older name, which torch still has."""
+        return self.saved_tensors
 
     def mark_non_differentiable(self, *_: Any) -> None:
         """Say which outputs have no gradient; theirs are zeros here too."""

@@ -3,8 +3,8 @@
 Numbers and arrays of numpy are taken as Python's. A number beside a tensor takes its axis away
 first, wherever it stands: ``x[1, :, places]`` is ``x[1][:, places]``. MindSpore has numpy's way, in
 which it is a place, too, and the axes of places that stand apart come first. What is given to a
-Parameter as a whole is assigned to it: behind ``p[:] = x`` MindSpore takes it for a view, to which
-nothing can be assigned.
+Parameter is assigned to it: behind ``p[:n] = x`` of all its n rows MindSpore takes it for a view,
+to which nothing can be assigned.
 Source: torch/csrc/autograd/python_variable_indexing.cpp (applySlicing), torch 2.9.
 """
 
@@ -49,30 +49,22 @@ def _getitem(self: Any, place: Any) -> Any:
 
 
 def _setitem(self: Any, place: Any, value: Any) -> None:
+    if 0 in self.shape and type(place) is not int:
+        return  # there is nothing to set: MindSpore's kernels raise
+    if isinstance(self, Parameter):
+        fresh = ops.stop_gradient(self).copy()
+        _setitem(fresh, place, value)
+        ops.assign(self, fresh)
+        return
     if type(place) is int:
         _OF_TENSORS[1](self, place, value)
         return
     place = _of_python(place)
-    if isinstance(self, Parameter) and _is_whole(place) and _fits(value, self):
-        fresh = value if isinstance(value, Tensor) else Tensor(value)
-        ops.assign(self, ops.broadcast_to(fresh.astype(self.dtype), self.shape))
-        return
     if type(place) is tuple and (parts := _in_turn(place, self.ndim)):
         part = _OF_TENSORS[0](self, parts[0]).copy()
         _OF_TENSORS[1](part, parts[1], value)
         place, value = parts[0], part
     _OF_TENSORS[1](self, place, value)
-
-
-def _is_whole(place: Any) -> bool:
-    """Return whether a place is all there is: ``:``, ``...``, or several of them."""
-    places = place if type(place) is tuple else (place,)
-    return all(one is Ellipsis or (type(one) is slice and one == slice(None)) for one in places)
-
-
-def _fits(value: Any, held: Any) -> bool:
-    """Return whether a value is a number, or has no more axes than what it is given to."""
-    return np.ndim(value) == 0 or getattr(value, "ndim", held.ndim + 1) <= held.ndim
 
 
 def _in_turn(place: tuple[Any, ...], axes: int) -> tuple[Any, Any] | None:

@@ -50,6 +50,7 @@ __all__ = [
     "register_parameter",
     "requires_grad_",
     "rounded",
+    "started",
     "state_dict",
     "train",
     "wants_grad",
@@ -557,3 +558,13 @@ def get_submodule(cell: Any, target: str) -> Any:
 def in_training(made: Any) -> Any:
     """Put a Cell into training mode, as torch's modules start; return it, or what else it is."""
     return start_training(made) if isinstance(made, nn.Cell) else made
+
+
+def started(make: Any) -> Any:
+    """Return what makes a Cell in training mode, of a class of Cells; anything else as it is.
+
+    What a function makes it hands over in a mode of its own choice.
+    """
+    if not isinstance(make, type) or not issubclass(make, nn.Cell):
+        return make
+    return lambda *args, **keywords: start_training(make(*args, **keywords))

@@ -20,6 +20,7 @@ torch = pytest.importorskip("torch")
 ms = pytest.importorskip("mindspore")
 
 import mpcore_port_runtime as port  # noqa: E402
+from mpcore_port_runtime.functions import Context  # noqa: E402
 
 TARGET = load_target("mindspore")
 
@@ -620,3 +621,9 @@ def test_smoothing_of_a_command_line_may_be_a_whole_number():
     logits, labels = ms.Tensor([[2.0, -1.0]]), ms.Tensor([1], ms.int32)
     smooth, plain = port.CrossEntropyLoss(label_smoothing=0), port.CrossEntropyLoss()
     assert float(smooth(logits, labels)) == float(plain(logits, labels))
+
+
+def test_what_is_saved_for_backward_has_its_older_name_too():
+    ctx = Context((1.0,))
+    ctx.save_for_backward(2, 3)
+    assert ctx.saved_variables == ctx.saved_tensors == (2, 3)

@@ -32,6 +32,9 @@ SPELT = {
         "made += [first, second, torch.zeros(3).addcdiv_(-0.1, first, second.sqrt() + 1)]\n"
     ),
     "plain": "made += [t.add(2, t), t.sub(0.5, t), t.addcmul(0.5, t, t), t.addcdiv(2, t, t)]\n",
+    "of a name for values": (
+        "p = nn.Parameter(torch.ones(3))\nheld = p.data\nmade += [held.add(0.5, t)]\n"
+    ),
     "functions": (
         "made += [torch.add(t, 2, t), torch.sub(t, d, t), torch.addcmul(t, d, t, t)]\n"
         "made += [torch.addcdiv(t, -0.5, t, t), torch.addcmul(t, t, t, value=3)]\n"

@@ -95,3 +95,17 @@ def test_types_of_tensors_know_their_own(tmp_path: object) -> None:
 def test_what_tensors_of_mindspore_have_not_is_named() -> None:
     found = ported(HEAD + "t = x.mode()\ndef f(w):\n    return w.is_leaf\nmade.append(f(t))\n")
     assert {edit.line for edit in found.edits if edit.kind in ("unproven", "refused")} >= {7, 9}
+
+
+EMPTY_LABELS = """import torch
+def collate(labels):
+    for i, one in enumerate(labels):
+        one[:, 0] = i
+        one[:, 1:] = one[:, 1:] * 2
+    return torch.cat(labels, 0)
+made = [collate([torch.zeros(0, 3), torch.ones(2, 3), torch.zeros(0, 3)])]
+"""
+
+
+def test_nothing_is_set_in_rows_that_are_not_there(tmp_path: object) -> None:
+    beside(EMPTY_LABELS, tmp_path)  # type: ignore[arg-type]

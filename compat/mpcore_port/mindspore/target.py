@@ -44,6 +44,7 @@ from mpcore_port.mindspore.rules.names.only_shown import GuardRule
 from mpcore_port.mindspore.rules.names.partials import PartialRule
 from mpcore_port.mindspore.rules.names.shown import ShownRule
 from mpcore_port.mindspore.rules.names.words import WordsRule
+from mpcore_port.mindspore.rules.networks.at_birth import AtBirthRule
 from mpcore_port.mindspore.rules.networks.exact_types import ExactTypeRule
 from mpcore_port.mindspore.rules.networks.getters import GetterRule
 from mpcore_port.mindspore.rules.networks.mode import ModeRule
@@ -97,6 +98,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         ParentRule(),
         MethodRule(),
         ModeRule(),
+        AtBirthRule(),
         AttributeRule(),
         WantedRule(),
         RangeRule(),

@@ -62,8 +62,12 @@ def _is_tensors(name: str, call: cst.Call, at: At) -> bool:
     if name.startswith("addc") or name in ("add_", "sub_"):
         return True
     held: Any = call.func.value  # type: ignore[attr-defined]
-    of_data = isinstance(held, cst.Attribute) and held.attr.value in ("data", "grad")
-    return of_data or at.values.kind(held) == "tensor"
+    if at.values.kind(held) == "tensor":
+        return True
+    return any(
+        isinstance(one, cst.Attribute) and one.attr.value in ("data", "grad")
+        for one in (held, *at.names.origins(held))
+    )
 
 
 def _turned(args: Any, place: int, keyword: str) -> list[cst.Arg]:

@@ -14,6 +14,7 @@ from mpcore_port.mindspore.rules.place import (
     is_network_class,
     wording,
 )
+from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -76,6 +77,9 @@ def _differentiates_functions(at: At) -> bool:
 
 
 def _trained(new: cst.Call, kind: str, at: At) -> cst.Call:
+    if kind == "asked for":  # of a function it would be the function's own matter
+        held = cst.Call(cst.parse_expression(wording(at, "port.started")), [cst.Arg(new.func)])
+        return new.with_changes(func=held)
     if kind == "perhaps" or has_own_mode(at):
         return cst.Call(cst.parse_expression(wording(at, "port.in_training")), [cst.Arg(new)])
     return cst.Call(cst.Attribute(new, cst.Name("set_train")))
@@ -88,7 +92,10 @@ def _is_layer(name: str | None) -> bool:
 
 
 def _makes(call: cst.Call, at: At) -> str:
-    """Return ``"surely"`` for a call of a class of networks, ``"perhaps"`` for another file's."""
+    """Return ``"surely"`` for a call of a class of networks, ``"perhaps"`` for another file's.
+
+    ``"asked for"`` for one of a class that is looked up by its name.
+    """
     name = at.names.called(call)
     if isinstance(call.func, cst.Call):  # CLASSES(name)(size): the inner call gives a class
         name = at.names.called(call.func)
@@ -102,7 +109,26 @@ def _makes(call: cst.Call, at: At) -> str:
                 return "perhaps" if has_unknown_base(binding.node, at) else "surely"
         if at.names.stars and not at.names.scope(call.func).find(call.func.value):
             return _of_other_file(call, call.func.value, at)  # a star has brought it
+    if _is_looked_up(call.func, at):
+        return "asked for" if _is_given_to_a_network(call, at) else ""
     return ""
+
+
+def _is_looked_up(func: cst.BaseExpression, at: At) -> bool:
+    """Return whether a class is asked for by its name: ``getattr(nets, name)``, ``NETS[name]``.
+
+    What torch or numpy has by a name is looked at elsewhere.
+    """
+    for one in at.names.origins(func):
+        holder: Any = one.value if isinstance(one, cst.Subscript) else None
+        if isinstance(one, cst.Call) and code_of(one.func) == "getattr" and one.args:
+            holder = one.args[0].value
+        if holder is None:
+            continue
+        root = (at.names.qualified(holder) or "").partition(".")[0]
+        if root not in ("torch", "torchvision", "numpy"):
+            return True
+    return False
 
 
 def _of_other_file(call: cst.Call, name: str, at: At) -> str:
@@ -114,11 +140,16 @@ def _of_other_file(call: cst.Call, name: str, at: At) -> str:
     outer = at.names.parents.get(call)
     if isinstance(outer, cst.Call) and outer.func is call:
         return ""
+    return "perhaps" if _is_given_to_a_network(call, at) else ""
+
+
+def _is_given_to_a_network(call: cst.Call, at: At) -> bool:
+    """Return whether what a call gives is assigned to a name such as ``model``."""
     statement = at.names.statement(call)
     small = statement.body[0] if isinstance(statement, cst.SimpleStatementLine) else None
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
-        return ""
-    return "perhaps" if is_module(at, small.targets[0].target) else ""
+        return False
+    return is_module(at, small.targets[0].target)
 
 
 def _is_inside(call: cst.Call, at: At) -> bool:
