@@ -72,6 +72,7 @@ from mpcore_port_runtime.strides import *  # noqa: F403
 from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
+from mpcore_port_runtime.wanted import *  # noqa: F403
 
 VERSION = 20
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

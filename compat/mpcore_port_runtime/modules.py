@@ -53,7 +53,6 @@ __all__ = [
     "started",
     "state_dict",
     "train",
-    "wants_grad",
 ]
 
 _GROUPS = "param_groups"
@@ -308,11 +307,6 @@ def train(holder: Any, *mode: Any) -> Any:
 def evaluate(holder: Any) -> Any:
     """Put a Cell into evaluation mode; anything else has an ``eval`` of its own."""
     return holder.set_train(False) if isinstance(holder, nn.Cell) else holder.eval()
-
-
-def wants_grad(tensor: Any) -> bool:
-    """Return whether a tensor was said to want a gradient, as Parameters are from the start."""
-    return bool(getattr(tensor, "requires_grad", False))
 
 
 @own_first

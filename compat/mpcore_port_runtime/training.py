@@ -20,9 +20,11 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
+from mpcore_mindspore.executors import _pynative_executor
 from mpcore_mindspore.shims import guarded
 from mpcore_port_runtime.reached import is_without, not_reached
 from mpcore_port_runtime.second_order import followed
+from mpcore_port_runtime.wanted import wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -126,16 +128,25 @@ def loss(
             ``grad`` returns them.
 
     Returns:
-        A Tensor that has a method ``backward``.
+        A Tensor that has a method ``backward``; inside ``no_grad`` what ``forward`` returns,
+        without gradients, and None where it makes no loss.
     """
+    if not _pynative_executor.enable_grad():
+        return _plain(forward, inputs)
     params = _parameters_of(parts) if parts or not inputs else []
     scale = _scale_for(scaler)
     factor = Tensor(scale, ms.float32)
 
     unreached: set[int] = set()
+    made: list[Any] = []
 
     def scaled(*given: Any) -> Any:
-        value = forward(*given).astype(ms.float32)
+        with wanted(given):
+            found = forward(*given)
+        made.append(found)
+        if found is None:
+            return factor, factor
+        value = found.astype(ms.float32)
         unreached.update(not_reached(value, params))
         value = value.reshape(()) if value.size == 1 else value
         return value.sum() * factor, value
@@ -146,9 +157,20 @@ def loss(
         (_, value), grads = _run(lambda: grad(*(one.copy() for one in inputs)), forward)
     except NotCompiled:  # by now it runs eagerly
         return loss(forward, *parts, scaler=scaler, inputs=inputs)
+    if made[-1] is None:
+        return None
     found = zip([*inputs, *params], _flat(grads), strict=True)
     left = [pair for pair in found if not is_without(*pair, unreached)]
     return _waiting(value, _Pending([p for p, _ in left], [g for _, g in left], scale))
+
+
+def _plain(forward: Callable[..., Any], inputs: Sequence[Any]) -> Any:
+    """Return a loss that nothing differentiates, in float32, or None."""
+    value = _run(lambda: forward(*(one.copy() for one in inputs)), forward)
+    if value is None:
+        return None
+    value = value.astype(ms.float32)
+    return value.reshape(()) if value.size == 1 else value
 
 
 def _waiting(value: Any, pending: _Pending) -> Any:
@@ -220,7 +242,8 @@ def gradients(function: Callable[..., Any], *inputs: Any) -> tuple[Any, ...]:
     """
 
     def total(*given: Any) -> Any:
-        return function(*given).sum()
+        with wanted(given):
+            return function(*given).sum()
 
     with followed():
         found = ms.grad(total, tuple(range(len(inputs))))(*inputs)

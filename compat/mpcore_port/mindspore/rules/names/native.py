@@ -367,6 +367,8 @@ class NativeRule(PortRule):
         text = code_of(home if home is not None else old)
         if not _MEASURES.search(text) or not _is_outside(old, home, text, port, at):
             return None
+        if _says_no_grad(code_of(new.body), port, at):
+            return None
         body: list[Any] = list(new.body.body)
         lead = [*new.leading_lines, *body[0].leading_lines]
         at.note(self, old, "\n".join(code_of(line) for line in body), reason=_NO_GRAD)
@@ -406,6 +408,24 @@ def _is_outside(region: cst.With, home: Any, text: str, port: str, at: At) -> bo
     around = at.names.enclosing(region, *_LOOPS, cst.FunctionDef)
     loops = isinstance(around, _LOOPS) or any(type(n) in _LOOPS for n in below(region.body))
     return loops and ("set_train(False)" in text or _gives_numbers(text))
+
+
+_STEPS = re.compile(r"\b(\w*_?(?:step|train\w*|run\w*))\(")
+_NO_STEPS = frozenset({"set_train", "step", "train"})
+
+
+def _says_no_grad(body: str, port: str, at: At) -> bool:
+    """Return whether what a region calls may be a step of training elsewhere, which it switches.
+
+    ``if outputs.requires_grad`` asks for the region, and a loss has no gradients in it.
+    """
+    if f"{port}.wants_grad(" in at.source.around:
+        return True
+    called = {name for name in re.findall(r"\b(\w+)\(", body) if name in at.names.functions}
+    own = (code_of(one) for name in called for one in at.names.functions[name])
+    if any(f"{port}.loss(" in text for text in own):
+        return True
+    return any(name not in _NO_STEPS | called for name in _STEPS.findall(body))
 
 
 _RETURNED = re.compile(r"^\s*return\b *(.*)$", re.M)

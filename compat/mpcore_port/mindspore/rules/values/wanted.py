@@ -1,4 +1,4 @@
-"""``x.requires_grad`` that is read: MindSpore's Parameters have it, other tensors do not."""
+"""``x.requires_grad`` that is read: Parameters have it, other tensors where a loss is made."""
 
 from __future__ import annotations
 
@@ -18,8 +18,8 @@ __all__ = ["WantedRule"]
 _PARAMETER = re.compile(r"param|(^|[._])(weight|bias|w|p|v)$|\.grad$", re.I)
 _LOOPED = re.compile("param|module|weights")
 _SAYS = (
-    "no tensor of MindSpore says whether it is differentiated: what is no Parameter, and was not "
-    "said to want a gradient, answers False"
+    "it answers as torch's in what port.loss runs and in no_grad; what is made outside of both, "
+    "and was not said to want a gradient, answers False"
 )
 
 
