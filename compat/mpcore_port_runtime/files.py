@@ -16,8 +16,9 @@ from mindspore import Tensor, nn
 
 from mpcore._lib.files import write_bytes
 from mpcore.errors import CheckpointError
-from mpcore_port_runtime.modules import load_state_dict, state_dict
+from mpcore_port_runtime.modules import load_state_dict, named_parameters, state_dict
 from mpcore_port_runtime.refusal import PortWarning
+from mpcore_port_runtime.saved_whole import Weights
 from mpcore_port_runtime.standard import made_of, remade
 
 __all__ = ["load", "load_into", "save"]
@@ -28,7 +29,8 @@ _PLAIN = (bool, int, float, str, type(None))
 def save(obj: Any, f: str | os.PathLike[str] | IO[bytes], **_: Any) -> None:
     """Write ``obj`` into a safetensors file, its structure as JSON in the header.
 
-    Of a Cell the weights are written, with a warning: a class would have to be unpickled. Objects
+    Of a Cell the weights are written, with a warning: a class would have to be unpickled. They come
+    back as ``Weights``, a dict that has what a network does with its weights alone. Objects
     of the script's own plain classes are written by their fields, such as a dataset's cached rows.
     At every moment the old or the new file is there, whole. ``f`` may be an open file. Words that
     say how torch pickles mean nothing.
@@ -55,7 +57,11 @@ def _flatten(obj: Any, arrays: dict[str, Any], where: str) -> Any:
     if isinstance(obj, nn.Cell):
         text = f"{where}: of {type(obj).__name__} the weights are saved, for load_state_dict"
         warnings.warn(text, PortWarning, stacklevel=4)
-        obj = state_dict(obj)
+        names = [name for name, _ in named_parameters(obj)]
+        return {"weights": _flatten(dict(state_dict(obj)), arrays, where), "parameters": names}
+    if isinstance(obj, Weights):
+        names = [name for name, _ in obj.named_parameters()]
+        return {"weights": _flatten(dict(obj), arrays, where), "parameters": names}
     if isinstance(obj, enum.Enum) and _enum(type(obj).__module__, type(obj).__qualname__):
         named = [type(obj).__module__, type(obj).__qualname__]
         several = isinstance(obj, enum.Flag) and obj.name not in type(obj).__members__
@@ -169,6 +175,8 @@ def _unflatten(tree: Any, file: Any) -> Any:
     ((kind, value), *_) = tree.items()
     if kind == "tensor":
         return Tensor(file.get_tensor(value).reshape(tree["shape"]))
+    if kind == "weights":
+        return Weights(_unflatten(value, file), tree["parameters"])
     if kind == "array":
         return file.get_tensor(value).reshape(tree["shape"])[()]  # of no axes numpy's number
     if kind == "standard":

@@ -499,6 +499,8 @@ def _load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
 
 def rounded(cell: Any, dtype: Any) -> Any:
     """Round what a Cell holds to ``dtype`` and back, as ``net.half().float()`` does; return it."""
+    if not isinstance(cell, nn.Cell):
+        return cell.to(dtype)
     for _, held, _ in _every(cell):
         if held.dtype in (ms.float32, ms.float64):
             put(held, held.astype(dtype).astype(held.dtype))

@@ -50,7 +50,7 @@ from mpcore_port.mindspore.rules.networks.getters import GetterRule
 from mpcore_port.mindspore.rules.networks.mode import ModeRule
 from mpcore_port.mindspore.rules.networks.overridden import OverriddenRule
 from mpcore_port.mindspore.rules.networks.parents import ParentRule
-from mpcore_port.mindspore.rules.networks.saved import PutBackRule
+from mpcore_port.mindspore.rules.networks.saved import LoadedRule, PutBackRule
 from mpcore_port.mindspore.rules.networks.sequential import SequentialRule
 from mpcore_port.mindspore.rules.networks.settings import SettingRule
 from mpcore_port.mindspore.rules.networks.settings_read import SettingReadRule
@@ -107,6 +107,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         KeptDataRule(),
         AliasOfDataRule(),
         PutBackRule(),
+        LoadedRule(),
         SequentialRule(),
         SettingRule(),
         SettingReadRule(),

@@ -16,12 +16,14 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At
 
-__all__ = ["PutBackRule", "listed", "weights_alone"]
+__all__ = ["LoadedRule", "PutBackRule", "listed", "weights_alone"]
 
 _WEIGHTS = "a network's weights alone are saved: load them by load_state_dict into one that is made"
 _INTO = "its weights are loaded into the network of that name, whose mode stays"
 _WHOLE = "networks are not saved whole: save their state_dict(), and load it into one that is made"
 _ASKED = ("eval", "forward", "named_parameters", "parameters", "state_dict", "train")
+_OF_WEIGHTS = frozenset({*_ASKED, "bfloat16", "double", "float", "half", "requires_grad_"})
+_NOT_CALLED = "it cannot be called, and has no attributes: that raises"
 _TAKEN_APART = ("get", "items", "keys", "pop", "update", "values")
 
 
@@ -152,6 +154,25 @@ class PutBackRule(PortRule):
         made = new.with_changes(value=cst.parse_expression(wording(at, text)))
         at.note(self, old, made, "changed", self.reason, _INTO)
         return made
+
+
+class LoadedRule(PortRule):
+    """``checkpoint["model"].float()`` of a network that was saved whole."""
+
+    name = "loaded"
+    reason = "a network that was saved whole comes back as its weights, with what it does with them"
+    visits = (cst.Call,)
+
+    def act(self, old: cst.Call, new: cst.Call, at: At) -> None:
+        """Say what a part of a checkpoint is that is asked for what networks have."""
+        func = old.func
+        if not isinstance(func, cst.Attribute) or func.attr.value not in _OF_WEIGHTS:
+            return
+        held = func.value
+        if not isinstance(held, cst.Subscript):
+            return
+        if "torch.load" in {at.names.called(one) for one in at.names.origins(held.value)}:
+            at.note(self, old, new, "changed", self.reason, _NOT_CALLED)
 
 
 def _saved_objects(at: At) -> set[tuple[str, str]]:
