@@ -24,6 +24,7 @@ from mpcore_port.scopes import (
     target_names,
     without,
 )
+from mpcore_port.starred import is_told
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping
@@ -235,11 +236,19 @@ class Names:
             ]
             others = {name for part in parts if (name := self._qualify(part, depth + 1))}
             return named.pop() if others <= named else None
-        if not found:
-            for module in self.stars:
-                if node.value in self.exports.get(module, ()):
-                    return f"{module}.{node.value}"
+        return self._of_a_star(node.value) if not found else None
+
+    def _of_a_star(self, name: str) -> str | None:
+        """Return the full name of what a star import brings, as far as that is known."""
+        for module in self.stars:
+            if name in self.exports.get(module, ()) and is_told(module, self.stars):
+                return f"{module}.{name}"
         return None
+
+    def is_starred(self, node: cst.CSTNode) -> bool:
+        """Return whether a chain begins with a name that a star import alone has brought."""
+        root = self.root(node)
+        return type(root) is cst.Name and not self.meanings(root) and bool(self.qualified(root))
 
     def is_reference(self, node: cst.CSTNode) -> bool:
         """Return whether a name or attribute is read or set as a whole.

@@ -14,7 +14,7 @@ import libcst as cst
 
 from mpcore_port.names import Names
 from mpcore_port.places import Again, Places, placed, written
-from mpcore_port.torch_names import EXPORTS
+from mpcore_port.starred import STARRED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -34,7 +34,7 @@ class Read:
 
     def __init__(self, module: cst.Module, code: str, positions: Places, tail: str = "") -> None:
         self.module, self.code, self.positions, self.tail = module, code, positions, tail
-        self.names = Names(module, EXPORTS)
+        self.names = Names(module, STARRED)
 
     def line(self, node: cst.CSTNode) -> int:
         """Return the line of a node, from 1."""

@@ -34,6 +34,7 @@ _PARTS = (
     "others",
     "patterns",
     "pictures",
+    "timm",
     "torch_nn",
     "vision",
     "warps",
@@ -83,6 +84,20 @@ def surface() -> dict[str, dict[str, str]]:
         names = [name for name in _names(tree) if name not in _imported(tree)]
         if path.stem != "__init__" and names:
             found[path.stem] = {name: _meaning(tree, name) for name in names}
+    return found | {"timm": _of_package("timm")}
+
+
+def _of_package(name: str) -> dict[str, str]:
+    """Return what each public name of the modules means that ``name/__init__.py`` gathers."""
+    folder = _folder() / name
+    init = ast.parse((folder / "__init__.py").read_text(encoding="utf-8"))
+    starred = [n.module or "" for n in init.body if isinstance(n, ast.ImportFrom)]
+    found: dict[str, str] = {}
+    for module in starred:
+        path = folder / f"{module.rpartition('.')[2]}.py"
+        if path.is_file():
+            tree = ast.parse(path.read_text(encoding="utf-8"))
+            found |= {one: _meaning(tree, one) for one in _names(tree)}
     return found
 
 

@@ -66,6 +66,7 @@ class ModelEmaV2(nn.Cell):  # type: ignore[misc]  # MindSpore has no types
 
     def __init__(self, model: Any, decay: float = 0.9999, device: Any = None) -> None:
         super().__init__()
+        self.set_train()  # itself, as modules start; what it holds is in evaluation mode
         self.device = device
         self.module = evaluate(copy.deepcopy(model))
         self.decay = decay

@@ -23,7 +23,7 @@ ANNOTATED = """
 from typing import Callable, Dict, List, Optional, Tuple
 import torch
 import transformers
-from timm.scheduler import Scheduler as Plan
+from timm.task import Task as Plan
 made = []
 
 class Run:
@@ -54,7 +54,7 @@ def test_annotations_of_refused_names_ask_nothing(tmp_path):
 )
 def test_what_is_asked_of_a_refused_name_is_still_refused(use):
     script = f"""
-from timm.scheduler import Scheduler as Plan
+from timm.task import Task as Plan
 def go(model: Plan, plans={{}}):
     return {use}
 """
@@ -372,12 +372,12 @@ def test_what_else_a_line_imports_runs():
 
 
 def test_a_refused_package_has_a_way_out():
-    found = ported("import torch\nfrom timm.models import create_model\nnet = create_model('a')\n")
+    found = ported("import torch\nfrom timm.models import resnet50\nnet = resnet50()\n")
     assert "the package mindcv has its usual networks" in found.text
 
 
 def test_a_star_of_a_refused_package_stops_where_it_stands():
-    assert ported("import torch\nfrom timm.utils import *\nprint(1)\n").status == "does not run"
+    assert ported("import torch\nfrom timm.models import *\nprint(1)\n").status == "does not run"
 
 
 PACKED = """

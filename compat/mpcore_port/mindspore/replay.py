@@ -27,6 +27,7 @@ import numpy as np
 
 from mpcore.errors import BackendError
 from mpcore_port.mindspore.masks import no_masks, no_masks_in_torch, same_masks
+from mpcore_port.mindspore.tables import table
 from mpcore_port.verify.child import ALONE
 
 if TYPE_CHECKING:
@@ -372,12 +373,16 @@ def _no_pictures(runtime: Any) -> None:
 
 
 def _no_timm(runtime: Any) -> None:
-    """Have losses and mixtures of timm be stand-ins, as they are beside torch without timm."""
+    """Have what timm gives be stand-ins, as it is beside torch without timm."""
     from mpcore_port.verify.synthetic import missing
 
     for name in ("LabelSmoothingCrossEntropy", "SoftTargetCrossEntropy"):
         setattr(runtime.others, name, getattr(missing("timm.loss", imported=True), name))
     runtime.Mixup = missing("timm.data", imported=True).Mixup
+    for row in table("timm").values():
+        module, _, name = row.name.rpartition(".")
+        if row.to == f"port.timm.{name}":
+            setattr(runtime.timm, name, getattr(missing(module, imported=True), name))
 
 
 def _always() -> bool:

@@ -25,6 +25,7 @@ FILES = (
     "apex",
     "vision",
     "others",
+    "timm",
     "horovod",
     "fabric",
 )

@@ -40,6 +40,7 @@ from mpcore_port.mindspore.rules.place import (
 from mpcore_port.mindspore.rules.values.held_otherwise import of_a_queue, of_any_row, of_no_size
 from mpcore_port.names import code_of, expression
 from mpcore_port.packages import imported, package_of
+from mpcore_port.starred import is_told
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
@@ -54,7 +55,7 @@ _WAYS = {
     "diffusers": "the package mindone has its usual networks",
     "lightning": "write its loop out, and port that",
     "pytorch_lightning": "write its loop out, and port that",
-    "timm": "the package mindcv has its usual networks",
+    "timm": "of it what training scripts take is ported; the package mindcv has its usual networks",
     "torch_geometric": "the package mindspore_gl has its usual layers",
     "torchmetrics": "mindspore.train has metrics",
     "transformers": "the package mindnlp has its usual networks",
@@ -73,6 +74,7 @@ _ADVICE = {
     "torchvision.transforms": "not ported: use mindspore.dataset.vision on PIL pictures",
     "torchvision.datasets": "not ported: write a port.Dataset that reads the files",
     "torchvision": "not ported: compute it with numpy, or write it with mindspore.ops",
+    "timm": "not ported: of timm its training scripts' usual pieces are",
 }
 
 
@@ -80,6 +82,11 @@ def _is_torch(name: str | None) -> bool:
     if name is None:
         return False
     return name.partition(".")[0] in _ROOTS_MAPPED or by_name(name) is not None
+
+
+def _is_known(name: str | None, node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name is of torch's world, or one that a star is known to bring."""
+    return _is_torch(name) or (name is not None and at.names.is_starred(node))
 
 
 def _no_equal(name: str) -> str:
@@ -115,7 +122,7 @@ class CallRule(PortRule):
         if name is None:
             self._chosen(old, at)
             return self._of_type(old, new, at)
-        if not _is_torch(name) or name is None or _is_of_switch(old, at):
+        if not _is_known(name, old.func, at) or name is None or _is_of_switch(old, at):
             return None
         row = by_name(name, at.options)
         version = name.rpartition(".")[0]
@@ -355,7 +362,7 @@ class NameRule(PortRule):
         if not self._is_use(old, parent):
             return None
         name = at.names.qualified(old)
-        if not _is_torch(name) or name is None or not _spells(old, at):
+        if not _is_known(name, old, at) or name is None or not _spells(old, at):
             return None
         if isinstance(parent, cst.Call) and parent.func is old:
             return None
@@ -601,7 +608,7 @@ _OWN_BASE = "groups, a state and gradients as torch's base has them; the step st
 
 def _spells(node: cst.BaseExpression, at: At) -> bool:
     """Return whether the chain begins with an import, not with a variable that holds one."""
-    return at.names.imported(node) is not None
+    return at.names.imported(node) is not None or at.names.is_starred(node)
 
 
 def _goes(node: cst.CSTNode, at: At) -> bool:
@@ -697,6 +704,8 @@ class ImportRule(PortRule):
         if len(old.body) != 1 or not isinstance(old.body[0], (cst.Import, cst.ImportFrom)):
             return None
         names = imported(old.body[0])
+        if _is_told(old.body[0], at):
+            return self._torch(old, new, at)
         worlds = [_world(name, at) for name in names]
         if not any(worlds):
             if any(map(holds_no_tensor, names)):
@@ -789,6 +798,15 @@ def _world(name: str, at: At) -> str:
         return ""
     used = at.once(_references).get(name, [])
     return "mapped" if used and all(by_name(full) is not None for full in used) else "foreign"
+
+
+def _is_told(small: cst.Import | cst.ImportFrom, at: At) -> bool:
+    """Return whether a star brings names of timm that are known one by one, and mean timm's."""
+    if not isinstance(small, cst.ImportFrom) or not isinstance(small.names, cst.ImportStar):
+        return False
+    (module, *_) = imported(small) or [""]
+    is_own = module.partition(".")[0] in at.project.modules | at.project.beside
+    return module.startswith("timm.") and not is_own and is_told(module, at.names.stars)
 
 
 def is_foreign(node: cst.CSTNode, at: At) -> bool:

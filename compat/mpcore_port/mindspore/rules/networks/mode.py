@@ -135,6 +135,8 @@ def _of_other_file(call: cst.Call, name: str, at: At) -> str:
     """A class of a sibling module, assigned to a name such as ``model``."""
     if name.partition(".")[0] in ("torch", "torchvision", "numpy") or not name[:1].strip():
         return ""
+    if name.startswith("timm.utils."):
+        return ""  # averages of networks, which are in evaluation mode
     if not name.rpartition(".")[2][:1].isupper():
         return ""
     outer = at.names.parents.get(call)

@@ -1,0 +1,11 @@
+"""What scripts take from timm: schedules, losses, optimizers, helpers, networks of their own."""
+
+from __future__ import annotations
+
+from mpcore_port_runtime.timm.helpers import *  # noqa: F403
+from mpcore_port_runtime.timm.loaders import *  # noqa: F403
+from mpcore_port_runtime.timm.losses import *  # noqa: F403
+from mpcore_port_runtime.timm.optimizers import *  # noqa: F403
+from mpcore_port_runtime.timm.registry import *  # noqa: F403
+from mpcore_port_runtime.timm.saving import *  # noqa: F403
+from mpcore_port_runtime.timm.schedules import *  # noqa: F403
