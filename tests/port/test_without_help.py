@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import dis
 import shutil
 import tempfile
@@ -17,9 +18,11 @@ from mpcore_port.verify.extract import extract
 from mpcore_port.verify.left_out import may_go
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.nodes import Node, class_of
+from mpcore_port.verify.omega import NAMES, OmegaConf
 from mpcore_port.verify.reported import is_only_reported
 from mpcore_port.verify.roles import flag_of
 from mpcore_port.verify.settings_files import _copy, named_in
+from mpcore_port.verify.synthetic import Missing, missing
 
 from .ports import verified
 
@@ -151,6 +154,35 @@ def test_settings_of_yacs_are_held_by_name_and_merged() -> None:
 def test_mixed_precision_is_on_in_them_and_nothing_else_is_changed() -> None:
     cfg = Node({"AMP": {"ENABLED": False}, "use_amp": False, "EMA": {"ENABLED": False}, "lr": 0.0})
     assert (cfg.AMP.ENABLED, cfg.use_amp, cfg.EMA.ENABLED, cfg.lr) == (True, True, False, 0.0)
+
+
+@dataclasses.dataclass
+class _Plan:
+    lr: float = 0.1
+    kind: str = "adam"
+
+
+def test_settings_of_omegaconf_are_merged_and_what_nothing_sets_stands_in(tmp_path: Path) -> None:
+    pytest.importorskip("yaml")
+    (tmp_path / "own.yaml").write_text("train: {lr: 0.5, size: '${data.size}'}\n", "utf-8")
+    base = OmegaConf.create(
+        {"train": {"lr": 0.1, "kind": "adam"}, "data": {"size": 8}, "amp": False}
+    )
+    cfg = OmegaConf.merge(base, missing("conf"), OmegaConf.load(tmp_path / "own.yaml"))
+    assert (cfg.train.lr, cfg["train"].kind, cfg.data.size, cfg.amp) == (0.5, "adam", 8, True)
+    assert {"adam": 1, "sgd": 2}[cfg.train.kind] == 1
+    assert OmegaConf.merge(cfg, OmegaConf.from_dotlist(["train.lr=2"])).train.lr == 2
+    assert OmegaConf.select(cfg, "train.no", default=3) == 3
+    assert OmegaConf.merge({"lr": 1.0}, OmegaConf.structured(_Plan)) == {"lr": 0.1, "kind": "adam"}
+    assert isinstance(cfg.model.words, Missing)
+    assert OmegaConf.create({"a": {"b": "${c}"}, "c": 4}).a.b == 4
+    assert "model" not in cfg
+    assert isinstance(OmegaConf.create({"words": "???"}).words, Missing)
+    assert (OmegaConf.create({"seed": "???"}).seed, cfg.use_fp16, cfg.num_heads) == (0, True, 4)
+    assert base.train.lr == 0.1
+    with NAMES["open_dict"](cfg):
+        cfg.new = 1
+    assert OmegaConf.to_container(cfg)["new"] == 1
 
 
 def test_settings_of_a_file_are_read_and_of_one_that_is_not_there_none(tmp_path: Path) -> None:

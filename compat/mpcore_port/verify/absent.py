@@ -21,6 +21,7 @@ from importlib.machinery import ModuleSpec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify import omega
 from mpcore_port.verify.asked import only_asks
 from mpcore_port.verify.nodes import class_of
 from mpcore_port.verify.synthetic import VERSION, Missing, missing
@@ -75,6 +76,8 @@ class _Absent(types.ModuleType):
             return VERSION
         if name.startswith("__"):
             raise AttributeError(name)
+        if self.__name__ == "omegaconf" and name in omega.NAMES:
+            return omega.NAMES[name]
         settings = class_of(self.__name__, name)
         if settings is not None:
             return settings
