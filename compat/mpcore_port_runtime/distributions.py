@@ -272,7 +272,7 @@ class Uniform:
 
 
 class Beta:
-    """torch.distributions.Beta, of which values are drawn; its density is not ported."""
+    """torch.distributions.Beta; what is drawn of it has no gradient."""
 
     def __init__(self, concentration1: Any, concentration0: Any, validate_args: Any = None) -> None:
         one, zero = _tensor(concentration1), _tensor(concentration0)
@@ -298,11 +298,39 @@ class Beta:
         drawn = np.random.beta(one, zero, shape)  # noqa: NPY002  # what ms.set_seed seeds
         return Tensor(np.asarray(drawn), self.concentration1.dtype)
 
+    def log_prob(self, value: Any) -> Any:
+        """Return the logarithm of the density.
+
+        Source: ``Dirichlet.log_prob`` in torch/distributions/dirichlet.py, torch 2.13.0, of
+        (value, 1 - value).
+        """
+        one, zero = _floats(self.concentration1), _floats(self.concentration0)
+        value = _floats(_tensor(value))
+        density = ops.xlogy(one - 1, value) + ops.xlogy(zero - 1, 1 - value)
+        made = density + ops.lgamma(one + zero) - ops.lgamma(one) - ops.lgamma(zero)
+        return made.astype(self.concentration1.dtype)
+
+    def entropy(self) -> Any:
+        """Return the entropy."""
+        one, zero = _floats(self.concentration1), _floats(self.concentration0)
+        both = ops.lgamma(one) + ops.lgamma(zero) - ops.lgamma(one + zero)
+        parts = (one - 1) * ops.digamma(one) + (zero - 1) * ops.digamma(zero)
+        made = both - parts + (one + zero - 2) * ops.digamma(one + zero)
+        return made.astype(self.concentration1.dtype)
+
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        msg = f"`{name}` of Beta is not ported: mean, variance and sample are"
+        msg = (
+            f"`{name}` of Beta is not ported: mean, variance, sample, log_prob and entropy are; "
+            "rsample's gradient has no equal in MindSpore"
+        )
         raise NotImplementedError(msg)
+
+
+def _floats(value: Any) -> Any:
+    """Return at least float32: MindSpore has no kernels of the gamma function for less."""
+    return value if value.dtype is ms.float64 else value.astype(ms.float32)
 
 
 class _Located:

@@ -107,7 +107,33 @@ def test_draws_are_of_their_kind():
     np.testing.assert_allclose(ms.grad(straight)(scores).asnumpy(), theirs.grad.numpy(), atol=1e-6)
 
 
-@pytest.mark.parametrize("asked", ["log_prob(0.5)", "rsample()"])
+def test_beta_has_its_density():
+    one, zero, values = np.array([[0.5], [2.0], [3.5]]), np.array([1.0, 4.0]), np.array([0.1, 0.75])
+    shape = (3, 2)
+
+    def asked(place, concentration1, concentration0, value):
+        law = place.Beta(concentration1, concentration0)
+        return law.log_prob(value), law.entropy()
+
+    given = [np.broadcast_to(part, shape).astype(np.float32) for part in (one, zero, values)]
+    theirs = [torch.tensor(part, requires_grad=True) for part in given]
+    density, entropy = asked(torch.distributions, *theirs)
+    (density.sum() + entropy.square().sum()).backward()
+    ours = [ms.Tensor(part) for part in given]
+    for mine, other in zip(asked(port.distributions, *ours), (density, entropy), strict=True):
+        np.testing.assert_allclose(mine.asnumpy(), other.detach().numpy(), rtol=1e-5, atol=1e-6)
+
+    def whole(*parts):
+        density, entropy = asked(port.distributions, *parts)
+        return density.sum() + entropy.square().sum()
+
+    for mine, other in zip(ms.grad(whole, (0, 1, 2))(*ours), theirs, strict=True):
+        np.testing.assert_allclose(mine.asnumpy(), other.grad.numpy(), rtol=1e-4, atol=1e-5)
+    half = port.distributions.Beta(ours[0].half(), ours[1].half()).log_prob(ours[2].half())
+    assert half.dtype == ms.float16
+
+
+@pytest.mark.parametrize("asked", ["rsample()", "cdf(0.5)"])
 def test_what_is_not_ported_says_so(asked):
     law = port.distributions.Beta(1.0, 1.0)
     with pytest.raises(NotImplementedError, match="Beta is not ported"):
