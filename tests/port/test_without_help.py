@@ -103,9 +103,15 @@ def _as_rows(criterion, out):  # type: ignore[no-untyped-def]
     return found[0] + found.sum()
 
 
+def _searched(criterion, out):  # type: ignore[no-untyped-def]
+    found = criterion(out)
+    return "all" in found
+
+
 def test_a_caller_that_asks_for_items_or_names_takes_a_dictionary() -> None:
-    asked = [taken_as_dict(one.__code__, "found") for one in (_by_items, _by_name, _as_rows)]
-    assert asked == [True, True, False]
+    callers = (_by_items, _by_name, _searched, _as_rows)
+    asked = [taken_as_dict(one.__code__, "found") for one in callers]
+    assert asked == [True, True, True, False]
     assert not taken_as_dict(_by_items.__code__, "out")
 
 
@@ -423,6 +429,7 @@ def train(model, optimizer, loader, model_func, lr_scheduler, lr_warmup_schedule
             scaler.scale(loss).backward()
             scaler.step(optimizer)
             scaler.update()
+            report(loss=loss.item(), **shown_dict)
             shown_dict.update({"loss": loss.item()})
             for name, value in tb_dict.items():
                 print(name, value)

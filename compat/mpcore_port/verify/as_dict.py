@@ -60,9 +60,16 @@ def _taken(code: Any) -> frozenset[str]:
     for place, step in enumerate(steps[:-2]):
         if not step.opname.startswith("LOAD_") or not isinstance(step.argval, str):
             continue
-        if _asks_next(steps[place + 1], steps[place + 2]):
+        if _asks_next(steps[place + 1], steps[place + 2]) or _is_searched(steps, place):
             found.add(step.argval)
     return frozenset(found)
+
+
+def _is_searched(steps: list[Any], place: int) -> bool:
+    """Return whether a name is asked for another: ``"fake" in outputs``."""
+    word = steps[place - 1]
+    named = word.opname == "LOAD_CONST" and isinstance(word.argval, str)
+    return bool(place) and named and steps[place + 1].opname == "CONTAINS_OP"
 
 
 def gives_dict(module: Module, name: str) -> bool:

@@ -602,7 +602,8 @@ class _Keys(dict[str, Any]):
     def __init__(self, given: Any, *, of_losses: bool) -> None:
         self._mpcore_loss = given.float().square().mean() * 0.5
         self._mpcore_given = given
-        super().__init__({"loss": self._mpcore_loss} if of_losses else {"out": given})
+        # not "loss": a meter is told that beside all of these
+        super().__init__({"loss_all": self._mpcore_loss} if of_losses else {"out": given})
 
     def __missing__(self, key: str) -> Any:
         return self._mpcore_loss if LOSS.search(str(key)) else self._mpcore_given
