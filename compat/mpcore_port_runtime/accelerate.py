@@ -33,6 +33,7 @@ from mpcore_port_runtime.files import save as save_file
 from mpcore_port_runtime.modules import load_state_dict
 from mpcore_port_runtime.modules import state_dict as state_of
 from mpcore_port_runtime.rates import LRScheduler
+from mpcore_port_runtime.recorded import is_recorded
 from mpcore_port_runtime.regions import autocast
 from mpcore_port_runtime.training import (
     GradScaler,
@@ -403,7 +404,7 @@ class Accelerator:
 
     def backward(self, loss: Any, **kwargs: Any) -> None:
         """Add the gradients of a loss that ``port.loss`` has made, over the window's length."""
-        if getattr(loss, "mpcore_pending", None) is None:
+        if getattr(loss, "mpcore_pending", None) is None and not is_recorded(loss):
             msg = "`loss` must be what port.loss returned, this tensor has no gradients"
             raise BackendError(msg)
         scaled_by(self, loss).backward(**kwargs)

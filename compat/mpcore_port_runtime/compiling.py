@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 import mindspore as ms
 from mindspore import nn
 
+from mpcore_port_runtime.recorded import recording
 from mpcore_port_runtime.refusal import PortWarning
 from mpcore_port_runtime.regions import autocast_state
 from mpcore_port_runtime.training import NotCompiled, place_in_loss
@@ -50,7 +51,7 @@ class Compiled:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Run the graph for where and how it is called."""
         method = self._construct.__get__(self._cell)
-        if self._eager:
+        if self._eager or recording():  # a graph for each loss; of what is recorded none is known
             return method(*args, **kwargs)
         cells = [cell for _, cell in self._cell.cells_and_names()]
         place = place_in_loss(self)

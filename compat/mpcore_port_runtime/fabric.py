@@ -27,6 +27,7 @@ from mpcore_port_runtime.files import load as load_file
 from mpcore_port_runtime.files import save as save_file
 from mpcore_port_runtime.modules import load_state_dict
 from mpcore_port_runtime.modules import state_dict as state_of
+from mpcore_port_runtime.recorded import is_recorded
 from mpcore_port_runtime.regions import autocast
 from mpcore_port_runtime.training import (
     GradScaler,
@@ -159,7 +160,7 @@ class Fabric:
     def backward(self, tensor: Any, *args: Any, model: Any = None, **kwargs: Any) -> None:
         """Add the gradients of a loss that ``port.loss`` has made, times the scale."""
         del model
-        if getattr(tensor, "mpcore_pending", None) is None:
+        if getattr(tensor, "mpcore_pending", None) is None and not is_recorded(tensor):
             msg = "`tensor` must be what port.loss returned, this tensor has no gradients"
             raise BackendError(msg)
         scaled_by(self, tensor).backward(*args, **kwargs)

@@ -7,6 +7,8 @@ from typing import Any
 
 from mindspore import Parameter, Tensor, ops
 
+from mpcore_port_runtime.recorded import recording, unrecorded
+
 __all__ = [
     "changed",
     "copied",
@@ -28,7 +30,10 @@ def put(tensor: Any, value: Any) -> Any:
     if tuple(fresh.shape) != tuple(tensor.shape):
         fresh = ops.broadcast_to(fresh, tuple(tensor.shape))
     if isinstance(tensor, Parameter):
-        ops.assign(tensor, fresh)
+        with unrecorded():  # torch allows it under no_grad, and to .data
+            ops.assign(tensor, fresh)
+    elif recording() and getattr(tensor, "_grad_node", None) is not None:
+        raise NotImplementedError(_GRADED)
     else:
         tensor.assign_value(fresh.copy())  # else of a Parameter both have one memory
     return tensor

@@ -536,7 +536,7 @@ def grad_of(param: Any) -> Any:
 def requires_grad_(cell: Any, requires_grad: bool = True) -> Any:
     """Freeze a Cell's parameters, or let them learn, or a tensor; return it."""
     if isinstance(cell, Tensor):
-        cell.requires_grad = requires_grad
+        cell.requires_grad = requires_grad  # where all is recorded, it is a leaf from here on
         return cell
     for param in parameters(cell):
         param.requires_grad = requires_grad

@@ -22,6 +22,7 @@ from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
 from mpcore_mindspore.executors import _pynative_executor
 from mpcore_mindspore.shims import guarded
+from mpcore_port_runtime import recorded
 from mpcore_port_runtime.reached import is_without, not_reached
 from mpcore_port_runtime.second_order import followed
 from mpcore_port_runtime.wanted import wanted
@@ -38,6 +39,7 @@ __all__ = [
     "gradients",
     "loss",
     "over",
+    "record",
     "step",
     "times",
     "with_reduction",
@@ -73,6 +75,7 @@ def _run(grad: Callable[[], Any], forward: Any) -> Any:
             return grad()
     finally:
         _CALLS.reset(token)
+        recorded.resume()
 
 
 class _Pending:
@@ -131,7 +134,7 @@ def loss(
         A Tensor that has a method ``backward``; inside ``no_grad`` what ``forward`` returns,
         without gradients, and None where it makes no loss.
     """
-    if not _pynative_executor.enable_grad():
+    if not _pynative_executor.enable_grad() or (recorded.recording() and not inputs):
         return _plain(forward, inputs)
     params = _parameters_of(parts) if parts or not inputs else []
     scale = _scale_for(scaler)
@@ -178,6 +181,16 @@ def _waiting(value: Any, pending: _Pending) -> Any:
     result.mpcore_pending = pending
     result.backward = lambda *args, **kwargs: backward(result, *args, **kwargs)
     return result
+
+
+def record() -> None:
+    """Have all that runs from here on recorded, as torch does, outside of ``no_grad``.
+
+    Losses have a method ``backward`` then, wherever they were made; it adds the gradients of all
+    Parameters that a loss hangs on to their ``grad``. ``loss`` records as well.
+    """
+    recorded.start()
+    Tensor.backward = backward
 
 
 def times(value: Any, number: Any) -> Any:
@@ -227,6 +240,10 @@ def grad(
     scale = outputs.scaler.get_scale() if isinstance(outputs, _Scaled) else 1.0
     value = outputs.value if isinstance(outputs, _Scaled) else outputs
     pending = getattr(value, "mpcore_pending", None)
+    if pending is None and recorded.is_recorded(value):
+        _check_plain(create_graph)
+        wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+        return recorded.by(value, wanted, scale)
     if pending is None:
         msg = "`outputs` must be what port.loss returned, this tensor has no gradients"
         raise BackendError(msg)
@@ -247,20 +264,43 @@ def gradients(function: Callable[..., Any], *inputs: Any) -> tuple[Any, ...]:
 
     with followed():
         found = ms.grad(total, tuple(range(len(inputs))))(*inputs)
+    recorded.resume()
     return found if isinstance(found, tuple) else (found,)
 
 
 def backward(
     value: Any, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False
 ) -> None:
-    """Add the gradients of a loss to its parameters; graphs are neither kept nor made."""
-    del retain_graph  # another loss of the same forward pass runs it again
+    """Add the gradients of a loss to its parameters; of what is recorded graphs can be kept."""
     pending = getattr(value, "mpcore_pending", None)
     if pending is None:
+        _back(value, 1.0, gradient, retain_graph, create_graph)
+        return
+    _check_plain(create_graph)  # another loss of the same forward pass runs it again
+    pending.add(_weight(value, gradient))
+
+
+def _back(value: Any, scale: float, gradient: Any, keep: Any, create_graph: bool) -> None:
+    """Add the gradients of a recorded loss times a scale to the Parameters it hangs on."""
+    if not recorded.is_recorded(value):
         msg = "`backward` must be called on what port.loss returned, this tensor has no gradients"
+        if recorded.recording():
+            msg = (
+                "`backward` must be called on what hangs on a Parameter: this tensor was made "
+                "of none, under no_grad, or before port.record()"
+            )
         raise BackendError(msg)
     _check_plain(create_graph)
-    pending.add(_weight(value, gradient))
+    if gradient is None and value.size != 1:
+        _weight(value, gradient)
+    weight = scale if gradient is None else _times(gradient, scale)
+    params, grads = recorded.gradients_of(value, weight, keep=bool(keep))
+    _Pending(params, grads, 1.0).add(1.0)
+
+
+def _times(gradient: Any, scale: float) -> Any:
+    given = gradient if isinstance(gradient, Tensor) else Tensor(gradient)
+    return given if scale == 1.0 else given * scale
 
 
 def _weight(value: Any, gradient: Any) -> float:
@@ -474,10 +514,9 @@ class _Scaled:
         self, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False
     ) -> None:
         """Add the gradients of the scaled loss to the parameters."""
-        del retain_graph
         pending = getattr(self.value, "mpcore_pending", None)
         if pending is None:
-            backward(self.value)
+            _back(self.value, self.scaler.get_scale(), gradient, retain_graph, create_graph)
         else:
             _check_plain(create_graph)
             pending.add(self.scaler.get_scale() * _weight(self.value, gradient))
@@ -502,13 +541,20 @@ def step(optimizer: Any) -> Any:
     """
     if not hasattr(optimizer, "parameters") or not isinstance(optimizer, nn.Cell):
         return optimizer.step()
+    with recorded.unrecorded():
+        _stepped(optimizer)
+    return None
+
+
+def _stepped(optimizer: Any) -> None:
+    """Run an optimizer of MindSpore's, or of the port's, on the gradients of its Parameters."""
     if getattr(optimizer, "mpcore_skips", False):  # apex: the gradients overflowed
         optimizer.mpcore_skips = False
-        return None
+        return
     grads = [getattr(param, "grad", None) for param in optimizer.parameters]
     if getattr(optimizer, "takes_none", False):
         optimizer(grads)
-        return None
+        return
     without = [
         (param, param.value().copy())
         for param, grad in zip(optimizer.parameters, grads, strict=True)
@@ -518,7 +564,6 @@ def step(optimizer: Any) -> Any:
     optimizer(tuple(next(zeros) if grad is None else grad for grad in grads))
     for param, value in without:  # torch passes them by, weight decay and all
         ops.assign(param, value)
-    return None
 
 
 def zero_grad(holder: Any, set_to_none: bool = True) -> None:
@@ -527,6 +572,7 @@ def zero_grad(holder: Any, set_to_none: bool = True) -> None:
     Others do it themselves.
     """
     del set_to_none
+    recorded.resume()
     if isinstance(holder, (list, tuple)):
         for tensor in holder:
             tensor.grad = None

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Any
 
 from mindspore import Tensor
 
+from mpcore_port_runtime.recorded import recording
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -35,7 +37,7 @@ def wants_grad(tensor: Any) -> bool:
     wants a gradient. What is made outside of both answers False, also where torch says True.
     """
     told = getattr(tensor, "requires_grad", None)
-    if told is not None:
+    if told is not None and (not recording() or tensor._is_leaf):
         return bool(told)
     if not isinstance(tensor, Tensor) or not (tensor.is_floating_point() or tensor.is_complex()):
         return False

@@ -22,7 +22,17 @@ if TYPE_CHECKING:
     from mpcore_port.targets import Target
     from mpcore_port.verify.judge import Verification
 
-__all__ = ["FILLED", "NET", "TARGET", "beside", "compare", "loaded", "ported", "verified"]
+__all__ = [
+    "FILLED",
+    "NET",
+    "TARGET",
+    "beside",
+    "compare",
+    "loaded",
+    "ported",
+    "recorded",
+    "verified",
+]
 
 TARGET = load_target("mindspore")
 
@@ -53,6 +63,13 @@ def ported(script: str, target: Target = TARGET) -> Ported:
     assert not found.failures, found.failures
     compile(found.text, "port.py", "exec")
     return found
+
+
+def recorded(found: Ported) -> list[int]:
+    """Return the lines of backward passes that go through what is recorded; none is refused."""
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    said = [e for e in found.edits if e.kind == "unproven" and "port.record()" in e.reason]
+    return [edit.line for edit in said]
 
 
 def loaded(text: str, folder: Path) -> dict[str, Any]:

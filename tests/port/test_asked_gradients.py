@@ -1,7 +1,8 @@
 """``x.requires_grad`` of what is made of Parameters, and steps that ``no_grad`` switches off."""
 
 import pytest
-from ports import FILLED, beside, ported
+
+from .ports import FILLED, beside, ported
 
 STEP = (
     FILLED

@@ -2,11 +2,12 @@
 
 import pytest
 from mindspore import Tensor, nn
-from ports import FILLED, beside, ported
 
 import mpcore_port_runtime as port
 from mpcore.errors import CheckpointError
 from mpcore_port_runtime.refusal import PortWarning
+
+from .ports import FILLED, beside, ported
 
 SCRIPT = (
     FILLED.replace("import torch\n", "import torch\nimport io, os, tempfile\n")

@@ -75,6 +75,9 @@ class Loops:
     gone: dict[int, cst.FunctionDef] = field(default_factory=dict)
 
 
+_RECORDED = "all that runs is recorded, for a loss of other functions"
+
+
 def loops_of(at: At) -> Loops:
     """Return the steps of a module that can be written as MindSpore's; ask by ``at.once``."""
     return _Finding(at).run()
@@ -98,11 +101,20 @@ class _Finding:
             if steps is not None:
                 done.append(steps)
         self._settle(done, len(scopes))
+        if self._is_recorded():
+            whole = [s.node for s in done if s.node is not None]
+            self.found = Loops(why=[*self.found.why, *((one, _RECORDED) for one in whole)])
         handed = self.acts.handed.values()
         left = {id(one.function) for one in handed if id(one.sink.call) not in self.found.claimed}
         gone = (one.function for one in handed if id(one.function) not in left)
         self.found.gone = {id(function): function for function in gone}
         return self.found
+
+    def _is_recorded(self) -> bool:
+        """Return whether a loss goes back through what is recorded, which a step would end."""
+        plans = self.at.once(plans_of)
+        left = (one for one in plans.sinks if id(one.call) not in self.found.claimed)
+        return bool(plans.handed) or any(id(one.call.func) in plans.recorded for one in left)
 
     def _scope(self, node: cst.CSTNode) -> Any:
         return self.at.names.enclosing(node, cst.FunctionDef) or self.at.module

@@ -330,7 +330,8 @@ class _Planner:
         """Refuse all branches of a network where one of them has no plan: it has to run there."""
         for group in self._groups:
             plans = [p for leaf in group.leaves for p in self.found.blocks.get(id(leaf), [])]
-            left = [one for one in group.sinks if id(one.call.func) in self.found.refused]
+            gone = self.found.refused.keys() | self.found.recorded.keys()
+            left = [one for one in group.sinks if id(one.call.func) in gone]
             if not left and plans and all(plan.sunk for plan in plans):
                 continue
             self.found.sunk.difference_update(id(line) for line in group.lines)
@@ -346,6 +347,7 @@ class _Planner:
             self.found.losses[id(sink.loss)] = bound
         for found, one, other in (
             (self.found.refused, first.call.func, sink.call.func),
+            (self.found.recorded, first.call.func, sink.call.func),
             (self.found.torn, first.call, sink.call),
         ):
             if id(one) in found:
@@ -472,7 +474,11 @@ class _Planner:
         return sorted(every)
 
     def _refuse(self, sink: Sink, why: str) -> None:
-        self.found.refused[id(sink.call.func)] = why
+        """Have a loss refused, or, of a backward pass, go back through what was recorded."""
+        if sink.gradients or sink.weights is not None:
+            self.found.refused[id(sink.call.func)] = why
+        else:
+            self.found.recorded[id(sink.call.func)] = why.partition(": ")[0]
 
     def _find(self, sink: Sink, wanted: set[str]) -> tuple[Any, Slice, int] | None:
         """Return the nearest block around a backward pass that makes ``wanted`` before it.
@@ -574,7 +580,7 @@ _JUMP = "a jump stands between the statements that make its loss: move it"
 _OWN_PASS = "`{}` has a backward pass of its own, and what it returns may have gradients: detach it"
 _HANDED_IN = "a network makes `{}` where this function is called: run it in this function"
 _WITHOUT = (
-    "no network is in sight that `{}` comes from, and its gradients would end here: run it in this "
+    "no network is in sight that `{}` comes from: its gradients would end here; run it in this "
     "function"
 )
 _OPTIONAL = (
@@ -584,7 +590,7 @@ _OPTIONAL = (
 _FRONT = "another loss of a branch runs what makes it: make both in one block"
 _KEPT = "it keeps {}, which a compiled function cannot"
 _AFAR = (
-    "a network makes `{}` in another function, and the gradients of it end here: make it in this "
+    "a network makes `{}` in another function: the gradients of it end here; make it in this "
     "function, or detach it"
 )
 _DIVIDED = "`{}` is divided in another block than the network's"

@@ -95,6 +95,8 @@ class Plans:
         divided: what blocks between a loss and its backward pass divide it by, each with its name,
             by the statements and what they assign.
         sunk: statements that run in the losses of the branches behind them alone.
+        recorded: by the function of a backward call that has no plan, and goes back through what
+            MindSpore has recorded, why.
     """
 
     blocks: dict[int, list[Plan]] = field(default_factory=dict)
@@ -107,3 +109,4 @@ class Plans:
     started: dict[int, list[tuple[str, int]]] = field(default_factory=dict)
     divided: dict[int, tuple[str, Division]] = field(default_factory=dict)
     sunk: set[int] = field(default_factory=set)
+    recorded: dict[int, str] = field(default_factory=dict)

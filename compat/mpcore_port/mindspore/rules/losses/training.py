@@ -52,9 +52,10 @@ def _lonely(at: At) -> dict[int, str]:
     return {id(branch): name for branch, name in made_in_branches(at) if name in asked}
 
 
-_HANDED = (
-    "`{}` is handed in: it has gradients where a port has made it by port.loss, and raises "
-    "here where it is computed"
+_HANDED = "`{}` is handed in"
+_RECORDED = (
+    "{}: port.record() has MindSpore record all that runs once this file is imported, and the "
+    "backward pass goes through that"
 )
 
 _ASKED = "`{}` is None there until something binds it, and an error of Python is waited for"
@@ -123,6 +124,19 @@ def _weighted(at: At) -> dict[int, str]:
     return found
 
 
+def _recorded(at: At) -> dict[int, str]:
+    """Return why losses go back through what is recorded, by the functions of their calls."""
+    plans, inside = at.once(plans_of), at.once(loops_of).inside
+    return {call: why for call, why in plans.recorded.items() if call not in inside}
+
+
+def _imports(line: Any) -> bool:
+    """Return whether a statement of a module is nothing but imports."""
+    return isinstance(line, cst.SimpleStatementLine) and all(
+        isinstance(one, (cst.Import, cst.ImportFrom)) for one in line.body
+    )
+
+
 class TrainingRule(PortRule):
     """The statements that a loss is made of become a function that MindSpore differentiates."""
 
@@ -145,6 +159,8 @@ class TrainingRule(PortRule):
                 p for p in plans.blocks.get(id(old), []) if id(p.sink.call) not in loops.claimed
             ]
             made = self._block(old, new, at, left)
+            if type(old) is cst.Module and (at.once(_recorded) or plans.handed):
+                return self._recording(old, new if made is None else made, at)
             return self._started(old, new if made is None else made, at) or made
         if isinstance(old, cst.If):
             return self._both_branches(old, new, at)
@@ -153,7 +169,10 @@ class TrainingRule(PortRule):
         if id(old) in loops.inside:
             return None
         if id(old) in plans.handed:
-            at.unproven(self, old, _HANDED.format(plans.handed[id(old)]))
+            at.unproven(self, old, _RECORDED.format(_HANDED.format(plans.handed[id(old)])))
+            return None
+        if id(old) in plans.recorded:
+            at.unproven(self, old, _RECORDED.format(plans.recorded[id(old)]))
             return None
         if type(old) is cst.Call and id(old) in plans.inputs and gradient_call(old, at):
             return self._gradients(old, new, at)
@@ -172,6 +191,15 @@ class TrainingRule(PortRule):
             return at.refuse(self, old, _AGAIN_DIFFERENTIATED)
         name = plans.losses.get(id(old))
         return None if name is None else cst.Name(name)
+
+    def _recording(self, old: cst.Module, new: cst.Module, at: At) -> cst.Module:
+        """Switch the recording on where the imports of a module end."""
+        made = self._started(old, new, at) or new
+        body = without_text(made.body)
+        place = len(made.body) - len(body)
+        place += next((i for i, line in enumerate(body) if not _imports(line)), len(body))
+        line = cst.parse_statement(f"{need(at, 'port', 'torch')}.record()")
+        return made.with_changes(body=[*made.body[:place], line, *made.body[place:]])
 
     def _gradients(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Write ``torch.autograd.grad`` as the runtime's."""

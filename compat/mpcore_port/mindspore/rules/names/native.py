@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import below
+from mpcore_port.mindspore.rules.losses.names_in import assigned
 from mpcore_port.mindspore.rules.names.floats import with_floats
 from mpcore_port.mindspore.rules.names.native_convolutions import (
     AXES,
@@ -369,6 +370,8 @@ class NativeRule(PortRule):
             return None
         if _says_no_grad(code_of(new.body), port, at):
             return None
+        if f"{port}.record()" in at.code or _hands_on(old, home if home is not None else at.module):
+            return None  # another file of the process may record all that runs
         body: list[Any] = list(new.body.body)
         lead = [*new.leading_lines, *body[0].leading_lines]
         at.note(self, old, "\n".join(code_of(line) for line in body), reason=_NO_GRAD)
@@ -426,6 +429,20 @@ def _says_no_grad(body: str, port: str, at: At) -> bool:
     if any(f"{port}.loss(" in text for text in own):
         return True
     return any(name not in _NO_STEPS | called for name in _STEPS.findall(body))
+
+
+def _hands_on(region: cst.With, home: Any) -> bool:
+    """Return whether a function reads behind a region what that makes, other than numbers."""
+    inside, whole = (re.sub(r"^ +", "", code_of(one), flags=re.M) for one in (region, home))
+    head, _, rest = whole.partition(inside.strip())
+    looped = head if re.search(r"^(for|while)\b", head, re.M) else ""
+    for name in {made for line in region.body.body for made in assigned(line)}:
+        values = re.findall(rf"^\s*{re.escape(name)} *\+?= *(.+)$", inside, re.M)
+        numbers = bool(values) and all(_NUMBER.search(value.strip()) for value in values)
+        uses = re.findall(rf"^.*(?<![\w.]){re.escape(name)}\b.*$", rest + looped, re.M)
+        if not numbers and not all(_MEASURES.search(line) for line in uses):
+            return True
+    return False
 
 
 _RETURNED = re.compile(r"^\s*return\b *(.*)$", re.M)
