@@ -123,6 +123,9 @@ def create_model(
     del scriptable, exportable, no_jit  # how timm's own layers are written
     make = model_entrypoint(model_name)
     given = {name: value for name, value in kwargs.items() if value is not None}
+    connected = given.pop("drop_connect_rate", None)  # what drop_path_rate was called up to 0.2
+    if connected is not None:
+        given.setdefault("drop_path_rate", connected)
     newer = {"pretrained_cfg": pretrained_cfg, "pretrained_cfg_overlay": pretrained_cfg_overlay}
     newer |= {"cache_dir": given.pop("cache_dir", None)}
     named = _named_in(make)
