@@ -9,12 +9,16 @@ from __future__ import annotations
 
 import argparse
 import json
+import random
 import sys
 import tempfile
 import types
 import warnings
 from pathlib import Path
 from typing import Any
+
+import numpy as np
+from PIL import Image
 
 WARM = {"warmup_t": 3, "warmup_lr_init": 0.01}
 SCHEDULES: list[tuple[str, dict[str, Any]]] = [
@@ -239,6 +243,43 @@ LOADERS: list[dict[str, Any]] = [
     {"input_size": [3, 12, 20], "crop_mode": "squash", "crop_pct": 0.9},
     {"input_size": 14, "mean": [0.5, 0.4, 0.3], "std": [0.2, 0.2, 0.1]},
 ]
+AUGMENTS: list[tuple[str, dict[str, Any]]] = [
+    ("rand-m9-mstd0.2-inc1", {"img_mean": [124, 116, 104]}),
+    ("rand-m7-n4-mstd0.5", {}),
+    ("rand-m9-mmax9-mstd101-p0.9-inc1", {"interpolation": 3}),
+    ("rand-m5-n3-p1", {"interpolation": 2}),
+]
+
+
+def augmented(picture: Any, make: Any) -> list[Any]:
+    """Return sums of pixels of forty pictures, by channel and weighted by rows."""
+    random.seed(4)
+    np.random.seed(5)  # noqa: NPY002  # the stream that timm draws from
+    found = []
+    for _ in range(40):
+        held = np.asarray(make(picture), dtype=np.int64)
+        rows = np.arange(1, held.shape[0] + 1)[:, None, None]
+        found.append([held.sum((0, 1)).tolist(), int((held * rows).sum())])
+    return found
+
+
+def augments() -> list[Any]:
+    """Return what RandAugment makes of a picture."""
+    from timm.data.auto_augment import rand_augment_transform
+
+    found = []
+    for words, given in AUGMENTS:
+        told = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+        found.append([words, given, augmented(picture(), rand_augment_transform(words, told))])
+    return found
+
+
+def picture() -> Any:
+    """Return a picture of noise on a slope."""
+    every = np.arange(30 * 26 * 3, dtype=np.int64).reshape(30, 26, 3)
+    return Image.fromarray(((every * 7919) % 101 + every // 20).astype(np.uint8))
+
+
 CONFIGS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"batch_size": 3}, {}),
     ({"img_size": 64, "in_chans": 1, "mean": [0.5], "std": [0.1]}, {}),
@@ -303,6 +344,7 @@ def main(folder: str) -> None:
     data = {"schedules": schedules(torch), "settings": settings(torch), "losses": losses(torch)}
     data |= {"loop": loop(torch), "training": training(), "pictures": pictures()}
     data |= {"configs": configs(), "groups": groups(torch)}
+    data["augments"] = augments()
     to = Path(__file__).parent / "traces" / "timm.json"
     to.write_text(json.dumps(data) + "\n", encoding="utf-8")
 

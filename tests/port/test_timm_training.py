@@ -15,6 +15,7 @@ from mindspore import nn
 import mpcore_port_runtime as port
 
 from .ports import loaded, ported
+from .record_timm import augmented, picture
 from .timm_training import SCRIPT, write_pictures
 
 TRACES = json.loads((Path(__file__).parent / "traces" / "timm.json").read_text("utf-8"))
@@ -71,6 +72,17 @@ def test_batches_are_timms(tmp_path, given, batches, names, prefetched):
         np.testing.assert_allclose(found, means, rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.parametrize(("words", "given", "wanted"), TRACES["augments"])
+def test_pictures_are_augmented_by_the_same_numbers(words, given, wanted):
+    told = {name: tuple(v) if isinstance(v, list) else v for name, v in given.items()}
+    assert augmented(picture(), port.timm.rand_augment_transform(words, told)) == wanted
+
+
+def test_a_picture_of_no_bits_is_black():
+    made = port.timm.rand_augment_transform("rand-m10-n30-p1-inc1")
+    assert min(sums for sums, _ in augmented(picture(), made)) == [0, 0, 0]
+
+
 @pytest.mark.parametrize(("args", "known", "wanted"), TRACES["configs"])
 def test_what_pictures_become_by_settings(args, known, wanted):
     found = port.timm.resolve_data_config(args, known)
@@ -111,8 +123,10 @@ def test_what_is_timms_own_says_what_to_do(tmp_path):
         port.timm.create_optimizer_v2(nn.Dense(2, 2), "lamb")
     with pytest.raises(NotImplementedError, match="layer_decay"):
         port.timm.create_optimizer_v2(nn.Dense(2, 2), "adam", layer_decay=0.5)
-    with pytest.raises(NotImplementedError, match="auto_augment"):
-        port.timm.create_transform(8, is_training=True, auto_augment="rand-m9")
+    with pytest.raises(NotImplementedError, match="augmentations"):
+        port.timm.create_transform(8, is_training=True, auto_augment="augmix-m5")
+    with pytest.raises(NotImplementedError, match="rand-m9-tweights"):
+        port.timm.rand_augment_transform("rand-m9-tweights")
     with pytest.raises(NotImplementedError, match="tfds"):
         port.timm.create_dataset("tfds/cifar10", root="x")
     with pytest.raises(RuntimeError, match="Found 0 images"):
@@ -129,6 +143,7 @@ def test_training_transforms_have_the_shapes_and_ranges_of_timms(tmp_path):
     mix = port.timm.FastCollateMixup(num_classes=3, mixup_alpha=0.4, cutmix_alpha=1.0)
     loader = port.timm.create_loader(
         dataset, (3, 16, 12), 4, True, collate_fn=mix, re_prob=1.0, re_mode="pixel", vflip=0.5,
+        auto_augment="rand-m9-mstd0.5-inc1",
         interpolation="random", num_workers=2,
     )  # fmt: skip
     assert loader.mixup_enabled

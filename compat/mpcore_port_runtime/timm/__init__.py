@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from mpcore_port_runtime.timm.augments import *  # noqa: F403
 from mpcore_port_runtime.timm.helpers import *  # noqa: F403
 from mpcore_port_runtime.timm.loaders import *  # noqa: F403
 from mpcore_port_runtime.timm.losses import *  # noqa: F403

@@ -23,6 +23,7 @@ from mpcore_port_runtime import pictures, vision
 from mpcore_port_runtime.augment import ColorJitter
 from mpcore_port_runtime.data import DataLoader, Dataset, DistributedSampler, IterableDataset
 from mpcore_port_runtime.mixtures import Mixup
+from mpcore_port_runtime.timm.augments import rand_augment_transform
 from mpcore_port_runtime.timm.registry import natural_key
 
 if TYPE_CHECKING:
@@ -280,7 +281,7 @@ def create_transform(
     """Return timm.data.create_transform: transforms of ImageNet's kind, for PIL pictures.
 
     Raises:
-        NotImplementedError: AutoAugment, RandAugment or AugMix are asked for.
+        NotImplementedError: augmentations are asked for that are not RandAugment's.
     """
     size = tuple(input_size[-2:]) if isinstance(input_size, list | tuple) else input_size
     last: list[Any] = [_Bytes()]
@@ -294,21 +295,28 @@ def create_transform(
     if no_aug:
         way = "bilinear" if interpolation == "random" else interpolation
         return vision.Compose([vision.Resize(size, way), vision.CenterCrop(size), *last])
-    if auto_augment:
-        msg = f"`auto_augment={auto_augment!r}` is not ported: leave it out (--aa '')"
-        raise NotImplementedError(msg)
     area, shape = tuple(scale or (0.08, 1.0)), tuple(ratio or (3.0 / 4.0, 4.0 / 3.0))
     first: list[Any] = [_RandomCrop(size, area, shape, interpolation)]
     if hflip > 0.0:
         first.append(vision.RandomHorizontalFlip(hflip))
     if vflip > 0.0:
         first.append(vision.RandomVerticalFlip(vflip))
-    if color_jitter is not None:
+    if auto_augment:
+        first.append(rand_augment_transform(auto_augment, _looks(interpolation, mean)))
+    elif color_jitter is not None:
         several = isinstance(color_jitter, list | tuple)
         first.append(ColorJitter(*(color_jitter if several else (float(color_jitter),) * 3)))
     if re_prob > 0.0 and not use_prefetcher and normalize:
         last.append(_Erased(re_prob, re_mode, re_count, re_num_splits))
     return vision.Compose([*first, *last])
+
+
+def _looks(interpolation: str, mean: Any) -> dict[str, Any]:
+    """Return what timm tells its augmentations of pictures."""
+    found: dict[str, Any] = {"img_mean": tuple(min(255, round(255 * value)) for value in mean)}
+    if interpolation and interpolation != "random":
+        found["interpolation"] = vision.way_of(interpolation)
+    return found
 
 
 def _evaluated(size: Any, way: str, crop_pct: float | None, crop_mode: str | None) -> list[Any]:
@@ -408,7 +416,7 @@ def create_loader(
     """Return timm.data.create_loader: batches of pictures and labels, in this process.
 
     Raises:
-        NotImplementedError: augmentations are split or repeated, or asked for by AutoAugment.
+        NotImplementedError: augmentations are split or repeated, or not RandAugment's.
     """
     if num_aug_splits or num_aug_repeats or fp16 or given.pop("tf_preprocessing", False):
         msg = (
