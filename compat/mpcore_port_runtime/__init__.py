@@ -15,6 +15,7 @@ from mpcore_port_runtime import networks as networks
 from mpcore_port_runtime import others as others
 from mpcore_port_runtime import patterns as patterns
 from mpcore_port_runtime import pictures as pictures
+from mpcore_port_runtime import sides as sides
 from mpcore_port_runtime import timm as timm
 from mpcore_port_runtime import torch_named as torch_named
 from mpcore_port_runtime import torch_nn as torch_nn

@@ -5,6 +5,7 @@ They draw other random numbers of the same distribution.
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from mindspore.common.initializer import (
@@ -24,8 +25,10 @@ from mpcore_port_runtime.modules import fill, fill_uniform
 
 __all__ = [
     "constant_",
+    "correct_fan",
     "dirac_",
     "eye_",
+    "fans",
     "kaiming_normal_",
     "kaiming_uniform_",
     "normal_",
@@ -39,6 +42,28 @@ __all__ = [
 ]
 
 _LEAKY = "leaky_relu"
+_MODES = ("fan_in", "fan_out")
+
+
+def fans(tensor: Any) -> tuple[int, int]:
+    """Return how many numbers one output is made of, and how many one input goes into.
+
+    Source: torch/nn/init.py (_calculate_fan_in_and_fan_out), torch 2.13.0.
+    """
+    shape = tuple(tensor.shape)
+    if len(shape) < len(_MODES):
+        msg = "Fan in and fan out can not be computed for tensor with fewer than 2 dimensions"
+        raise ValueError(msg)  # torch's words
+    places = math.prod(shape[2:])
+    return shape[1] * places, shape[0] * places
+
+
+def correct_fan(tensor: Any, mode: str) -> int:
+    """Return the one of both that ``mode`` names, as torch's _calculate_correct_fan."""
+    if mode.lower() not in _MODES:
+        msg = f"`mode` must be one of {_MODES}, got {mode!r}"
+        raise ValueError(msg)
+    return fans(tensor)[_MODES.index(mode.lower())]
 
 
 def constant_(tensor: Any, val: float) -> Any:

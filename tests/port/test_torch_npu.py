@@ -287,3 +287,14 @@ def test_a_default_type_of_tensors_on_an_npu_is_unproven(given: str, form: str) 
     assert kinds[2] == "unproven"
     assert kinds.get(3, "exact") == "exact"
     assert "torch.npu." in done.text.splitlines()[2]
+
+
+@pytest.mark.parametrize("portable", [False, True])
+def test_a_backend_may_be_written_in_capitals(portable: bool) -> None:
+    code = (
+        "import torch\ntorch.distributed.init_process_group(backend='NCCL', init_method='env://')\n"
+    )
+    done = port_text(code, TARGET, Options(portable=portable))
+    assert "NCCL" not in done.text
+    assert ("_port_backend" if portable else "'hccl'") in done.text
+    assert not [edit for edit in done.edits if edit.kind == "unproven"]

@@ -456,7 +456,8 @@ def _conv_padding(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
             return [_keyword("pad_mode", cst.SimpleString("'same'"))]
         msg = f"`padding` of {row.name}: write numbers; words are for a stride of 1"
         raise Refused(msg)
-    if isinstance(value, (cst.Tuple, cst.List)):
+    stars = any(isinstance(one, cst.StarredElement) for one in getattr(value, "elements", ()))
+    if isinstance(value, (cst.Tuple, cst.List)) and not stars:  # a star's sizes are known later
         sides = [code_of(element.value) for element in value.elements for _ in range(2)]
         single = len(set(sides)) == 1 and row.name.endswith("1d")
         text = sides[0] if single else f"({', '.join(sides)})"

@@ -27,6 +27,8 @@ def device_text(text: str) -> str | None:
     """Return what a string that names CUDA, its devices or NCCL is on an NPU, else None."""
     if is_cuda(text) and not re.search(r"\s", text) and not text.startswith("cuda:nccl"):
         return "npu" + text[len("cuda") :]
+    if text == "NCCL":
+        return "hccl"  # torch takes its name in any case
     if _BACKENDS.match(text):
         return text.replace("cuda:", "npu:").replace("nccl", "hccl")
     if _TENSOR.match(text):

@@ -155,7 +155,7 @@ class PortableStrings(Rule):
 def _expression(text: str, quote: str) -> str:
     if text == "cuda":
         return "_port_device"
-    if "nccl" in text:
+    if "nccl" in text.lower():
         return "_port_backend"
     return f"(_port_device + {quote}{text[len('cuda') :]}{quote})"
 

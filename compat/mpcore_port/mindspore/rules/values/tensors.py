@@ -205,6 +205,15 @@ class MethodRule(PortRule):
             if isinstance(holder, cst.Subscript):
                 at.unproven(self, old, _PART)
                 return None
+        words = {arg.keyword.value for arg in old.args if arg.keyword} & set(_NUMPYS)
+        if words and name in EXPORTS["torch.Tensor"] and _is_torchs(old, at):
+            asked, new = _with_torchs_words(old), _with_torchs_words(new)
+            wrong = doubts(Mapping(f"Tensor.{name}"), asked, at)
+            if wrong:
+                at.unproven(self, old, wrong[0].text, new)
+            else:
+                at.note(self, old, new)
+            return new
         wrong = [doubt for doubt in doubts(Mapping(f"Tensor.{name}"), old, at) if doubt.is_refused]
         if wrong:
             at.unproven(self, old, wrong[0].text)
@@ -236,16 +245,19 @@ class MethodRule(PortRule):
         return not (owned and is_module(at, holder))
 
     def _mapped(self, row: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
+        asked = old
         known = {param.name for param in row.params}
         others = [a.keyword.value for a in old.args if a.keyword and a.keyword.value not in known]
-        if known and others:  # an array's, perhaps: x.std(axis=0)
+        if others and set(others) <= _known_by_numpy(known) and _is_torchs(old, at):
+            asked, new = _with_torchs_words(old), _with_torchs_words(new)
+        elif known and others:  # an array's, perhaps: x.std(axis=0)
             at.unproven(self, old, f"`{others[0]}` of {row.name} is not torch's")
             return None
         try:
             made = map_call(named(at, row), new, new.func.value)  # type: ignore[attr-defined]
         except Refused as exc:
             return new.with_changes(func=at.refuse(self, old.func, str(exc)))
-        doubted = doubts(row, old, at)
+        doubted = doubts(row, asked, at)
         if doubted:
             at.unproven(self, old, doubted[0].text, made)
         else:
@@ -473,6 +485,40 @@ class MethodRule(PortRule):
             return made
         at.note(self, old, made, reason="no other name holds it: it is made anew")
         return cst.NamedExpr(held, made)
+
+
+_NUMPYS = {"axis": "dim", "keepdims": "keepdim"}
+"""numpy's words that torch's methods take as well (torch/csrc/utils/python_arg_parser.cpp, 2.9)."""
+
+_OF_ARRAYS = frozenset(
+    """
+    all any argmax argmin argsort cumprod cumsum max mean min prod repeat sort squeeze std sum take
+    transpose var
+    """.split()  # noqa: SIM905  # a list of words is read
+)
+
+
+def _known_by_numpy(known: set[str]) -> set[str]:
+    """Return numpy's words for those arguments of a method that have one."""
+    return {word for word, own in _NUMPYS.items() if own in known}
+
+
+def _is_torchs(call: Any, at: At) -> bool:
+    """Return whether a method is surely a tensor's: no array has it, or one word is torch's."""
+    words = {arg.keyword.value for arg in call.args if arg.keyword}
+    if words & set(_NUMPYS.values()) or call.func.attr.value not in _OF_ARRAYS:
+        return True
+    return at.values.kind(call.func.value) == "tensor"
+
+
+def _with_torchs_words(call: cst.Call) -> cst.Call:
+    args = [
+        arg.with_changes(keyword=cst.Name(_NUMPYS[arg.keyword.value]))
+        if arg.keyword and arg.keyword.value in _NUMPYS
+        else arg
+        for arg in call.args
+    ]
+    return call.with_changes(args=args)
 
 
 def _is_own_method(call: Any, at: At) -> bool:
