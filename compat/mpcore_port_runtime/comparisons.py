@@ -1,4 +1,4 @@
-"""A tensor beside a number or an array of numpy, and answers that a tensor keeps as its values.
+"""A tensor beside a number or an array of numpy, extremes of truths, and answers kept as values.
 
 MindSpore says of an array of numpy that it differs, all at once.
 """
@@ -40,3 +40,21 @@ def _with_numpys(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 
 Tensor.__eq__ = _with_numpys(Tensor.__eq__)
 Tensor.__ne__ = _with_numpys(Tensor.__ne__)
+
+
+def _of_truths(extreme: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``max`` or ``min`` that takes truths along an axis: MindSpore has no such kernel."""
+
+    def found(self: Any, *args: Any, **words: Any) -> Any:
+        if self.dtype != ms.bool_:
+            return extreme(self, *args, **words)
+        made = extreme(self.astype(ms.int32), *args, **words)
+        if isinstance(made, Tensor):
+            return made.astype(ms.bool_)
+        return (made[0].astype(ms.bool_), *made[1:])
+
+    return found
+
+
+Tensor.max = _of_truths(Tensor.max)
+Tensor.min = _of_truths(Tensor.min)

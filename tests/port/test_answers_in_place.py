@@ -65,3 +65,16 @@ def test_what_is_drawn_in_place_is_of_its_distribution(tmp_path: Path) -> None:
 def test_random_numbers_without_an_end_are_refused() -> None:
     done = ported("import torch\nx = torch.zeros(3).random_()\n")
     assert [edit.kind for edit in done.edits if "random_" in edit.old] == ["refused"]
+
+
+TRUTHS = """import torch
+def cut(tmp):
+    valid = (tmp < 2) & (tmp > -2)
+    place = valid.max(-1, keepdim=True)[1]
+    return tmp.gather(-1, place).squeeze(-1), valid.max(-1)[0], valid.min(1)[0].float(), valid.max()
+made = [*cut(torch.tensor([[3.0, 1.0, -4.0], [0.5, 2.5, 0.1], [-3.0, 5.0, 1.5]]))]
+"""
+
+
+def test_the_first_truth_of_a_row_is_found(tmp_path: Path) -> None:
+    beside(TRUTHS, tmp_path)
