@@ -50,6 +50,8 @@ made, seen = [], []
 cudnn.benchmark, cudnn.deterministic = False, True
 torch.backends.cudnn.benchmark = flag = True
 torch.set_num_threads(1); torch.set_num_interop_threads(1)
+if torch.cuda.is_available():
+    torch.cuda.set_sync_debug_mode(0)
 torch.cuda.reset_max_memory_allocated(); torch.cuda.reset_peak_memory_stats(); made.append(3)
 if hasattr(torch._inductor.config, "fx_graph_cache"):
     torch._inductor.config.fx_graph_cache = True
