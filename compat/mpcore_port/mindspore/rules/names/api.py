@@ -14,6 +14,7 @@ from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.changes.partly import started_in_part
 from mpcore_port.mindspore.rules.losses.inputs import only_forgets
+from mpcore_port.mindspore.rules.names.expected import failure_is_expected
 from mpcore_port.mindspore.rules.names.handed import asks_for_type, is_looked_at, maker_of
 from mpcore_port.mindspore.rules.names.only_shown import (
     are_switches,
@@ -764,6 +765,10 @@ class ImportRule(PortRule):
     def _foreign(self, old: Any, new: Any, at: At) -> Any:
         small = old.body[0]
         if isinstance(small.names, cst.ImportStar):
+            if failure_is_expected(old, at):
+                raised = _raised(small)
+                at.note(self, small, raised.body[0], "changed", _foreign(small), _WITHOUT)
+                return raised.with_changes(leading_lines=new.leading_lines)
             return new.with_changes(body=[cst.Expr(at.refuse_now(self, small, _foreign(small)))])
         lines = self._stubs(old, small, at)
         lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
@@ -782,8 +787,37 @@ class ImportRule(PortRule):
             asname = alias.asname
             bound = code_of(asname.name) if asname else code_of(alias.name).partition(".")[0]
             lines.append(cst.parse_statement(f"{bound} = {stub}"))
-        at.note(self, old.body[0], stub, "refused", why)
+        if not failure_is_expected(old, at):
+            at.note(self, old.body[0], stub, "refused", why)
+            return lines
+        lines.append(_raised(small))
+        kind = "refused" if _is_used(small, at) else "changed"
+        at.note(self, old.body[0], lines[-1].body[0], kind, why, _WITHOUT)
         return lines
+
+
+_WITHOUT = "the script's own way without it runs"
+
+
+def _raised(small: cst.Import | cst.ImportFrom) -> cst.SimpleStatementLine:
+    """Return what an import raises where it is not there: the script says what happens then."""
+    text = json.dumps(f"{' '.join(code_of(small).split())}: {_foreign(small)}")
+    line = cst.parse_statement(f"raise ModuleNotFoundError({text})")
+    assert isinstance(line, cst.SimpleStatementLine)  # noqa: S101  # a raise statement
+    return line
+
+
+def _is_used(small: cst.Import | cst.ImportFrom, at: At) -> bool:
+    """Return whether the file reads a name that an import binds."""
+    aliases: Any = small.names
+    bound = {code_of(one.asname.name if one.asname else one.name) for one in aliases}
+    bound = {name.partition(".")[0] for name in bound}
+    return any(
+        name.value in bound
+        and not isinstance(at.names.parents[name], (cst.ImportAlias, cst.AsName))
+        and at.names.imported(name) is not None
+        for name in at.names.by_type[cst.Name]
+    )
 
 
 def _world(name: str, at: At) -> str:
