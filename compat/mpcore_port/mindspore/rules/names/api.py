@@ -14,7 +14,7 @@ from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.changes.partly import started_in_part
 from mpcore_port.mindspore.rules.losses.inputs import only_forgets
-from mpcore_port.mindspore.rules.names.expected import failure_is_expected
+from mpcore_port.mindspore.rules.names.expected import bound_without, failure_is_expected
 from mpcore_port.mindspore.rules.names.handed import asks_for_type, is_looked_at, maker_of
 from mpcore_port.mindspore.rules.names.only_shown import (
     are_switches,
@@ -791,8 +791,10 @@ class ImportRule(PortRule):
             at.note(self, old.body[0], stub, "refused", why)
             return lines
         lines.append(_raised(small))
-        kind = "refused" if _is_used(small, at) else "changed"
-        at.note(self, old.body[0], lines[-1].body[0], kind, why, _WITHOUT)
+        used = _is_used(small, bound_without(old, at), at)
+        at.note(
+            self, old.body[0], lines[-1].body[0], "refused" if used else "changed", why, _WITHOUT
+        )
         return lines
 
 
@@ -807,11 +809,11 @@ def _raised(small: cst.Import | cst.ImportFrom) -> cst.SimpleStatementLine:
     return line
 
 
-def _is_used(small: cst.Import | cst.ImportFrom, at: At) -> bool:
-    """Return whether the file reads a name that an import binds."""
+def _is_used(small: cst.Import | cst.ImportFrom, others: frozenset[str], at: At) -> bool:
+    """Return whether the file reads a name that an import binds, and is none of ``others``."""
     aliases: Any = small.names
     bound = {code_of(one.asname.name if one.asname else one.name) for one in aliases}
-    bound = {name.partition(".")[0] for name in bound}
+    bound = {name.partition(".")[0] for name in bound} - others
     return any(
         name.value in bound
         and not isinstance(at.names.parents[name], (cst.ImportAlias, cst.AsName))

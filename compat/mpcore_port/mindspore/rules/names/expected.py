@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
@@ -11,7 +11,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["failure_is_expected"]
+__all__ = ["bound_without", "failure_is_expected"]
 
 _CAUGHT = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
 _ENDS = ("sys.exit", "exit", "quit", "os._exit")
@@ -19,16 +19,35 @@ _ENDS = ("sys.exit", "exit", "quit", "os._exit")
 
 def failure_is_expected(node: cst.CSTNode, at: At) -> bool:
     """Return whether an import stands in a ``try`` that goes on without what it brings."""
+    handler = _handler(node, at)
+    return handler is not None and not _gives_up(handler)
+
+
+def bound_without(node: cst.CSTNode, at: At) -> frozenset[str]:
+    """Return the names that the handler of an import's failure binds itself: ``fast = None``."""
+    handler: Any = _handler(node, at)
+    return frozenset(
+        name.value
+        for name in at.names.by_type[cst.Name]
+        if isinstance(at.names.parents[name], _BINDS) and handler in at.names.ancestors(name)
+    )
+
+
+_BINDS = (cst.AssignTarget, cst.AsName, cst.ImportAlias, cst.FunctionDef, cst.ClassDef)
+
+
+def _handler(node: cst.CSTNode, at: At) -> cst.ExceptHandler | None:
+    """Return what catches the failure of an import where it stands, or None."""
     below = node
     for above in at.names.ancestors(node):
         if isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
-            return False
+            return None
         if isinstance(above, cst.Try) and below is above.body:
             caught = [one for one in above.handlers if _catches(one)]
             if caught:
-                return not _gives_up(caught[0])
+                return caught[0]
         below = above
-    return False
+    return None
 
 
 def _catches(handler: cst.ExceptHandler) -> bool:
