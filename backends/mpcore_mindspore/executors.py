@@ -7,4 +7,9 @@ try:
 except ModuleNotFoundError:
     from mindspore.common.api import _cell_graph_executor, _pynative_executor
 
-__all__ = ["_cell_graph_executor", "_pynative_executor"]
+__all__ = ["_cell_graph_executor", "_pynative_executor", "is_grad_enabled"]
+
+
+def is_grad_enabled() -> bool:
+    """Return whether nothing like ``no_grad`` is around."""
+    return bool(_pynative_executor.enable_grad())

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
+from mpcore_mindspore.executors import is_grad_enabled
 from mpcore_mindspore.guard import guarded
 from mpcore_mindspore.reaching import not_reached
 
-__all__ = ["guarded", "not_reached"]
+__all__ = ["guarded", "is_grad_enabled", "not_reached"]

@@ -20,8 +20,7 @@ from mindspore import Parameter, Tensor, nn, ops
 
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
-from mpcore_mindspore.executors import _pynative_executor
-from mpcore_mindspore.shims import guarded
+from mpcore_mindspore.shims import guarded, is_grad_enabled
 from mpcore_port_runtime import recorded
 from mpcore_port_runtime.reached import is_without, not_reached
 from mpcore_port_runtime.second_order import followed
@@ -134,7 +133,7 @@ def loss(
         A Tensor that has a method ``backward``; inside ``no_grad`` what ``forward`` returns,
         without gradients, and None where it makes no loss.
     """
-    if not _pynative_executor.enable_grad() or (recorded.recording() and not inputs):
+    if not is_grad_enabled() or (recorded.recording() and not inputs):
         return _plain(forward, inputs)
     params = _parameters_of(parts) if parts or not inputs else []
     scale = _scale_for(scaler)
