@@ -154,7 +154,7 @@ def test_what_is_named_as_a_network_is_no_tensor_of_floats():
         "import torch\nfrom zoo import table\nmodel = table['a'](3).float()\n"
         "x = torch.ones(2).float()\ny = table.first(x).float()\n"
     )
-    assert "model = table['a'](3)\n" in found.text
+    assert "model = port.started(table['a'])(3)\n" in found.text
     assert "x = ops.ones(2).float()" in found.text
     assert "y = table.first(x).float()" in found.text
     assert 3 in [edit.line for edit in found.edits if edit.kind == "unproven"]
