@@ -10,12 +10,12 @@ from mpcore_port_runtime import fabric as fabric
 from mpcore_port_runtime import horovod as horovod
 from mpcore_port_runtime import indexing as indexing
 from mpcore_port_runtime import inits as inits
+from mpcore_port_runtime import layer_paddings as layer_paddings
 from mpcore_port_runtime import lr_scheduler as lr_scheduler
 from mpcore_port_runtime import networks as networks
 from mpcore_port_runtime import others as others
 from mpcore_port_runtime import patterns as patterns
 from mpcore_port_runtime import pictures as pictures
-from mpcore_port_runtime import sides as sides
 from mpcore_port_runtime import timm as timm
 from mpcore_port_runtime import torch_named as torch_named
 from mpcore_port_runtime import torch_nn as torch_nn
@@ -76,5 +76,5 @@ from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 from mpcore_port_runtime.wanted import *  # noqa: F403
 
-VERSION = 20
+VERSION = 21
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""
