@@ -75,6 +75,7 @@ def verified(text: str, folder: Path, jit: bool | None = None) -> tuple[Result, 
 
 
 @pytest.mark.slow
+@pytest.mark.day
 def test_a_step_that_trains_as_torch_does_when_compiled_is_compiled(tmp_path: Path) -> None:
     """Its gradients too: a smoothed loss that runs in Python beside its graph has none."""
     pytest.importorskip("mindspore")

@@ -51,6 +51,7 @@ def refused(found: Ported) -> list[Any]:
     return [one for one in found.edits if one.kind in ("refused", "unproven")]
 
 
+@pytest.mark.day
 def test_loops_end_where_fabrics_do(tmp_path: Path) -> None:
     """In float32, and in float16 with a scaler whose first steps overflow."""
     found = ported(SCRIPT)

@@ -247,6 +247,7 @@ for _ in range(4):
 """
 
 
+@pytest.mark.day
 def test_no_command_and_no_connection_leaves_a_script(tmp_path: Path) -> None:
     target = "torch_npu"
     mark = tmp_path / "mark"
