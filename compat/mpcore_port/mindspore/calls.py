@@ -247,6 +247,8 @@ def _takes_many(name: str) -> bool:
 
 def _without(row: Mapping, arg: cst.Arg) -> cst.Arg:
     """Leave out of ``**settings`` what has no meaning in MindSpore, when the script runs."""
+    if not row.drop:
+        return arg
     dropped = ", ".join(repr(name) for name in row.drop)
     code = f"{row.stars}({code_of(arg.value)}, {dropped})"
     return arg.with_changes(value=expression(code))
