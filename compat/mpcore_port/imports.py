@@ -11,9 +11,11 @@ from mpcore_port.refusals import REFUSED, STUB
 from mpcore_port.rule import KEEP, MARK
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mpcore_port.rule import At
 
-__all__ = ["add_imports"]
+__all__ = ["add_imports", "end_of_imports"]
 
 
 def add_imports(module: cst.Module, at: At) -> cst.Module:
@@ -26,7 +28,7 @@ def add_imports(module: cst.Module, at: At) -> cst.Module:
             if place == 0 and len(body) > 1:
                 body[0], body[1] = _move_comments(body[0], body[1])
     for text in at.preambles.values():
-        place = min(_end_of_imports(body), _first_use(body, text))
+        place = min(end_of_imports(body), _first_use(body, text))
         added = list(cst.parse_module(text, _config(module)).body)
         mark = cst.EmptyLine(indent=True, comment=cst.Comment(KEEP))
         blank = [cst.EmptyLine(indent=False)]
@@ -88,7 +90,7 @@ def _packages(line: Any) -> set[str]:
     return found
 
 
-def _after(body: list[Any], package: str) -> int:
+def _after(body: Sequence[Any], package: str) -> int:
     """Return the place after the first top-level import of ``package``, else the first one."""
     for index, line in enumerate(body):
         if package in _packages(line):
@@ -96,7 +98,7 @@ def _after(body: list[Any], package: str) -> int:
     return _first(body)
 
 
-def _first(body: list[Any]) -> int:
+def _first(body: Sequence[Any]) -> int:
     """Return the place after the docstring and the imports from ``__future__``."""
     place = 0
     for index, line in enumerate(body):
@@ -113,7 +115,7 @@ def _is_text(line: Any) -> bool:
     )
 
 
-def _end_of_imports(body: list[Any]) -> int:
+def end_of_imports(body: Sequence[Any]) -> int:
     """Return the place after the run of imports that torch's first one is in."""
     place = _after(body, "torch")
     while place < len(body) and (_is_import(body[place]) or _holds_imports(body[place])):

@@ -292,3 +292,20 @@ def test_gradients_of_gradients_are_refused_where_all_is_recorded() -> None:
     value.requires_grad = True
     with pytest.raises(NotImplementedError, match="create_graph"):
         (value * value).sum().backward(create_graph=True)
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        "import torch\n",
+        "import sys\nsys.path.append('.')\nimport torch\n",
+        "import os\nos.environ['A'] = '1'\nimport torch\nfrom math import pi\n",
+        "try:\n    import torch\nexcept ImportError:\n    raise\n",
+        '"""What it does."""\nfrom __future__ import annotations\nA = 1\nimport torch\n',
+    ],
+)
+def test_recording_begins_behind_the_import_of_what_records(head: str, tmp_path: Path) -> None:
+    text = ported(head + "def back(loss):\n    loss.backward()\n    return torch.ones(1)\n").text
+    assert "port.record()" in text
+    (tmp_path / "port.py").write_text(text, encoding="utf-8")
+    runpy.run_path(str(tmp_path / "port.py"))

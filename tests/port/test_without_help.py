@@ -441,3 +441,23 @@ def test_what_a_function_of_three_gives_is_a_dictionary_where_it_is_called_one(
     tmp_path: Path,
 ) -> None:
     assert verified(OF_THREE, tmp_path, ("float32",), "torch_npu").passed
+
+
+HOLDS = """import torch
+class AmpOptimizer:
+    def __init__(self, mixed_precision, optimizer, paras, grad_clip):
+        self.scaler = torch.cuda.amp.GradScaler() if mixed_precision else None
+        self.optimizer, self.paras, self.grad_clip = optimizer, paras, grad_clip
+    def backward_clip_step(self, stepping, loss):
+        self.scaler.scale(loss).backward()
+        if stepping:
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            self.optimizer.zero_grad()
+"""
+
+
+def test_a_class_that_is_handed_an_optimizer_goes_back_from_losses(tmp_path: Path) -> None:
+    call = extract(HOLDS, tmp_path).call
+    assert "optimizer=_mpcore_optimizer, paras=list(_mpcore_model.parameters())" in call
+    assert "_mpcore_owner.backward_clip_step(stepping=True, loss=_mpcore_loss)" in call

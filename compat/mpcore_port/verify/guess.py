@@ -89,7 +89,7 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     owner = module.parents.get(function)
     data = [] if loops else _data(function)
     beside = _beside(module, function)
-    takes = not (loops or data) and (_takes_losses(function) or bool(beside))
+    takes = not (loops or data) and (_takes_losses(module, function) or bool(beside))
     loss = maker.make_losses() if takes else ""
     given = maker.arguments(function, skip=isinstance(owner, ast.ClassDef), data=data)
     if not isinstance(owner, ast.ClassDef):
@@ -205,9 +205,15 @@ _JOIN = ("torch.cat", "torch.concat", "torch.stack")
 _OF_TENSORS = {"to", "cuda", "npu", "float", "long", "half", "view", "reshape", "size", "permute"}
 
 
-def _takes_losses(function: Function) -> bool:
-    """Return whether a function is handed a loss, and the optimizer that steps by it."""
-    return {"loss", "optimizer"} <= {arg.arg for arg in function.args.args}
+def _takes_losses(module: Module, function: Function) -> bool:
+    """Return whether a function is handed a loss, and the optimizer that steps by it.
+
+    A class may be handed the optimizer when it is made.
+    """
+    owner = module.parents.get(function)
+    init = module.methods(owner).get("__init__") if isinstance(owner, ast.ClassDef) else None
+    held = {arg.arg for one in (function, init) if one is not None for arg in one.args.args}
+    return "optimizer" in held and "loss" in {arg.arg for arg in function.args.args}
 
 
 def _first(module: Module) -> tuple[Function, bool]:
@@ -320,6 +326,7 @@ class _Maker:
         self.known |= {
             "loss": _LOSS,
             "optimizer": "_mpcore_optimizer",
+            **dict.fromkeys(("paras", "params"), f"list({self.model}.parameters())"),
             "parameters": f"{self.model}.parameters()",
             "model": self.model,
         }

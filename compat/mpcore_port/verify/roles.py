@@ -107,6 +107,7 @@ _ROLES = (  # what a parameter's name says, and what it is given
     (r"(\w+_)?epochs|world_size", "1"),
     (r"(max_|num_|total_)?(steps|iters|iterations)", "64"),
     (r"(use_)?(amp|fp16|mixed_precision)", "True"),
+    (r"(is_|do_)?(stepping|last_step|should_step)", "True"),
     (r"(grad(ient)?_)?accum\w*", "2"),
     (r"(\w+_)?(clip\w*|max_norm)|clip_grad\w*", "1.0"),
     (r"lr|learning_rate", "0.01"),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.imports import end_of_imports
 from mpcore_port.mindspore.loop.handed import without_text
 from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
@@ -130,13 +131,6 @@ def _recorded(at: At) -> dict[int, str]:
     return {call: why for call, why in plans.recorded.items() if call not in inside}
 
 
-def _imports(line: Any) -> bool:
-    """Return whether a statement of a module is nothing but imports."""
-    return isinstance(line, cst.SimpleStatementLine) and all(
-        isinstance(one, (cst.Import, cst.ImportFrom)) for one in line.body
-    )
-
-
 class TrainingRule(PortRule):
     """The statements that a loss is made of become a function that MindSpore differentiates."""
 
@@ -195,9 +189,7 @@ class TrainingRule(PortRule):
     def _recording(self, old: cst.Module, new: cst.Module, at: At) -> cst.Module:
         """Switch the recording on where the imports of a module end."""
         made = self._started(old, new, at) or new
-        body = without_text(made.body)
-        place = len(made.body) - len(body)
-        place += next((i for i, line in enumerate(body) if not _imports(line)), len(body))
+        place = end_of_imports(made.body)
         line = cst.parse_statement(f"{need(at, 'port', 'torch')}.record()")
         return made.with_changes(body=[*made.body[:place], line, *made.body[place:]])
 
