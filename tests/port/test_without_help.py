@@ -461,3 +461,9 @@ def test_a_class_that_is_handed_an_optimizer_goes_back_from_losses(tmp_path: Pat
     call = extract(HOLDS, tmp_path).call
     assert "optimizer=_mpcore_optimizer, paras=list(_mpcore_model.parameters())" in call
     assert "_mpcore_owner.backward_clip_step(stepping=True, loss=_mpcore_loss)" in call
+
+
+@pytest.mark.slow
+def test_a_port_that_records_all_is_verified(tmp_path: Path) -> None:
+    done = verified(HOLDS, tmp_path, ("float32", "mixed", "overflow"))
+    assert [one.verdict for one in done.comparisons] == ["close"] * 3, done.lines()

@@ -402,6 +402,7 @@ class _PortRecorder:
         self.losses = 0
         self._job, self._ms, self._runtime = job, ms, runtime
         self._run_loss, self._run_step = runtime.loss, runtime.training.step
+        self._run_back, self._has_weights = runtime.training._back, False
         self.inside = False
         self._open: tuple[Any, float] | None = None  # of a loss that may still be divided
         self._events = Path(job["events"]).open("w", encoding="utf-8")  # noqa: SIM115  # see close
@@ -414,6 +415,8 @@ class _PortRecorder:
         """Put the recording functions in the place of what ported scripts call."""
         runtime = self._runtime
         runtime.loss = self._loss
+        runtime.training._back = self._recorded
+        self._watch_batches()
         for name in ("over", "times"):
             setattr(runtime, name, self._weighted(getattr(runtime, name)))
         runtime.step = runtime.training.step = self._step
@@ -457,12 +460,36 @@ class _PortRecorder:
         """Come in front of a loss; return whether its gradients are made infinite."""
         from mpcore_port.verify.recorder import Enough
 
-        if not self.losses:
-            _load_others(self._ms, self._runtime, self._job)
-            _load(self._ms, self._job["weights"], self.optimizers)
+        self._take_weights()
         if self.losses == self._job["losses"]:
             raise Enough
         return bool(self._job["mode"] == "overflow" and self.losses == self._job["at"])
+
+    def _take_weights(self) -> None:
+        """Begin from the original's weights."""
+        if not self._has_weights:
+            self._has_weights = True
+            _load_others(self._ms, self._runtime, self._job)
+            _load(self._ms, self._job["weights"], self.optimizers)
+
+    def _watch_batches(self) -> None:
+        """Have a port that records all begin with its first batch: no loss tells of its forward."""
+        from mpcore_port.verify.synthetic import Batches
+
+        def begun(batches: Any) -> Any:
+            if self._runtime.recorded.recording():
+                self._take_weights()
+            return list.__iter__(batches)
+
+        Batches.__iter__ = begun  # type: ignore[method-assign]
+
+    def _recorded(self, value: Any, scale: float, *how: Any) -> None:
+        """Go back through what was recorded."""
+        if value.size == 1:
+            planted = self.begin()
+            self.ended(float(value))
+            value = value * float("inf") if planted else value
+        self._run_back(value, scale, *how)
 
     def ended(self, loss: float) -> None:
         """Record a loss."""
