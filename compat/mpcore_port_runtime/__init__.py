@@ -7,6 +7,7 @@ from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import distributions as distributions
 from mpcore_port_runtime import fabric as fabric
+from mpcore_port_runtime import held_optimizers as held_optimizers
 from mpcore_port_runtime import horovod as horovod
 from mpcore_port_runtime import indexing as indexing
 from mpcore_port_runtime import inits as inits

@@ -374,6 +374,16 @@ def _of_function(part: Any) -> list[Any]:
     return [*bound, *named]
 
 
+def _step_by(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    """Run an optimizer, by a ``step`` of its own if that is to get arguments."""
+    if not (args or kwargs):
+        return step(optimizer)
+    if not hasattr(optimizer, "step"):
+        msg = f"{type(optimizer).__name__} takes no arguments in its step: leave them out"
+        raise BackendError(msg)
+    return optimizer.step(*args, **kwargs)
+
+
 class GradScaler:
     """torch.amp.GradScaler's interface and numbers, over mpcore's loss scale.
 
@@ -445,17 +455,20 @@ class GradScaler:
                 finite = finite and bool(ops.isfinite(param.grad).all())
         self._finite[id(optimizer)] = finite
 
-    def step(self, optimizer: Any) -> Any:
-        """Run the optimizer unless its gradients overflowed; return what its step returns."""
+    def step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        """Run the optimizer unless its gradients overflowed; return what its step returns.
+
+        Further arguments are those of the optimizer's own ``step``.
+        """
         if not self._enabled:
-            return step(optimizer)
+            return _step_by(optimizer, args, kwargs)
         if id(optimizer) in self._stepped:
             msg = "`step` must be called once for each optimizer since the last `update`"
             raise RuntimeError(msg)
         if id(optimizer) not in self._finite:
             self.unscale_(optimizer)
         self._stepped.add(id(optimizer))
-        return step(optimizer) if self._finite[id(optimizer)] else None
+        return _step_by(optimizer, args, kwargs) if self._finite[id(optimizer)] else None
 
     def overflowed(self, optimizer: Any) -> bool:
         """Return whether gradients of an optimizer were not finite since the last ``update``."""

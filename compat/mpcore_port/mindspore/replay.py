@@ -514,6 +514,9 @@ class _PortRecorder:
         return run
 
     def _loss(self, forward: Any, *parts: Any, scaler: Any = None) -> Any:
+        if self._runtime.recorded.recording():  # its backward pass is told of
+            self._take_weights()
+            return self._run_loss(forward, *parts, scaler=scaler)
         planted = self.begin()
         self.inside = True
         try:

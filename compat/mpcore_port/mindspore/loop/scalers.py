@@ -198,6 +198,8 @@ class Scalers:
             if name in _ACTS or name in _OURS:
                 if name == "load_state_dict" and not self._is_statement(call):
                     raise NotPlain(call, "what load_state_dict returns is kept")
+                if name == "step" and len(call.args) > 1:
+                    raise NotPlain(call, "the optimizer's step has arguments of its own")
                 if name == "scale" and not self._is_backward(call):
                     raise NotPlain(call, "a scaled loss is kept")
                 continue
@@ -228,6 +230,7 @@ class Scalers:
         if made is not None and id(old) not in self._told:
             self._told.add(id(old))
             switched = isinstance(made, cst.IfExp) and id(old) in self._made
+            switched = switched or isinstance(old, cst.Name)  # None
             effect = _SWITCHED if switched else ""
             reason = "MindSpore's loss scaler, torch's constants"
             if self.prepared is not None:

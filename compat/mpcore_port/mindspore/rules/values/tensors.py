@@ -321,6 +321,9 @@ class MethodRule(PortRule):
         holder = old.func.value  # type: ignore[attr-defined]
         made_by = at.names.call_names(holder)
         text = code_of(holder).lower()
+        if len(old.args) > 1 and ("scaler" in text or any("GradScaler" in n for n in made_by)):
+            at.unproven(self, old, _OWN_STEP)
+            return None
         if any("GradScaler" in n or "lr_scheduler" in n for n in made_by) or "sched" in text:
             return None
         known = any(n.startswith("torch.optim.") for n in made_by) or "opt" in text
@@ -345,7 +348,8 @@ class MethodRule(PortRule):
                 made = cst.parse_expression(wording(at, self._rounding(old, new)))
                 at.unproven(self, old, _COPIED, made)
                 return made
-            return self._of_unknown(old, new, at) if _is_made_half(old, at) else None
+            unknown = _is_made_half(old, at) or _is_half_of_a_call(old, at)
+            return self._of_unknown(old, new, at) if unknown else None
         if _is_undone(old, at):
             return self._rounded(old, new, at)
         if _is_kept_copy(old, at):
@@ -583,6 +587,14 @@ def _is_made_half(call: cst.Call, at: At) -> bool:
         return False
     same = [code_of(one.target) for one in parent.targets] == [code_of(func.value)]
     return same and at.values.kind(func.value) in ("foreign", UNKNOWN)
+
+
+def _is_half_of_a_call(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``load(file).half()``, and nothing says what is loaded."""
+    func: Any = call.func
+    made = func.value
+    by_name = isinstance(made, cst.Call) and isinstance(made.func, cst.Name)
+    return func.attr.value == "half" and by_name and at.values.kind(made) in ("foreign", UNKNOWN)
 
 
 def _is_given(node: cst.BaseExpression, at: At) -> bool:

@@ -1,0 +1,103 @@
+"""What public scripts showed that were drawn by lot: smallest scripts, beside torch."""
+
+from __future__ import annotations
+
+import pytest
+
+from mpcore.errors import BackendError
+from mpcore_port.engine import port_text
+
+from .ports import FILLED, TARGET, beside, loaded, ported
+
+PREPARED = """import torch
+from torch import nn
+from accelerate import Accelerator
+class Trainer(nn.Module):
+    def __init__(self, net):
+        super().__init__()
+        self.accelerator = Accelerator()
+        self.net = net
+        self.optim = torch.optim.Adam(net.parameters(), lr=0.01)
+        self.net, self.optim = self.accelerator.prepare(self.net, self.optim)
+made = [len(Trainer(nn.Linear(2, 2)).optim.param_groups)]
+"""
+
+
+def test_an_optimizer_that_a_module_holds_is_prepared(tmp_path):
+    assert loaded(ported(PREPARED).text, tmp_path)["made"] == [1]
+
+
+OWN_STEP = (
+    FILLED
+    + """
+class Wide(torch.optim.SGD):
+    pass
+def train(scaler, optimizer, net, x, where):
+    optimizer.zero_grad()
+    loss = net(x).square().mean()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer, where=where)
+    scaler.update()
+"""
+)
+
+
+def test_a_step_through_a_scaler_with_arguments_of_its_own_is_unproven(tmp_path):
+    found = ported(OWN_STEP)
+    (told,) = [one for one in found.edits if "arguments of its own: an opt" in one.reason]
+    assert told.kind == "unproven"
+    port = loaded(found.text, tmp_path)["port"]
+
+    class Own:
+        def step(self, where: float) -> float:
+            return where
+
+    assert port.GradScaler(enabled=False).step(Own(), where=0.5) == 0.5
+    with pytest.raises(BackendError, match="takes no arguments"):
+        port.GradScaler(enabled=False).step(object(), where=0.5)
+
+
+NONE = """import torch
+def train_one_epoch(net, opt, batches, scaler, amp):
+    for x in batches:
+        opt.zero_grad()
+        with torch.cuda.amp.autocast(enabled=amp):
+            loss = net(x).mean()
+        if amp:
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+        else:
+            loss.backward()
+            opt.step()
+def main(net, opt, batches, amp):
+    if amp:
+        scaler = torch.cuda.amp.GradScaler()
+    else:
+        scaler = None
+    train_one_epoch(net, opt, batches, scaler, amp)
+"""
+
+
+def test_where_none_becomes_a_scaler_its_skips_are_said():
+    found = port_text(NONE, TARGET)
+    assert "scaler = ms.amp.StaticLossScaler(1.0)" in found.text
+    (told,) = [one for one in found.edits if one.old == "None"]
+    assert told.kind == "changed"
+    assert "skips steps" in told.effect
+
+
+def test_half_of_what_a_function_loads_is_unproven():
+    found = port_text("import torch\nfrom lib import load\nnet = load('a').half()\n", TARGET)
+    assert "port.half(load('a'))" in found.text
+    assert "unproven" in {one.kind for one in found.edits}
+
+
+def test_beside_torch_a_scaler_steps_as_before(tmp_path):
+    script = FILLED + (
+        "net = filled(nn.Linear(2, 1))\nopt = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "scaler = torch.amp.GradScaler('cpu', init_scale=4.0)\n"
+        "scaler.scale(net(torch.ones(1, 2)).sum()).backward()\nscaler.step(opt)\nscaler.update()\n"
+        "made = [p.detach() for p in net.parameters()]\n"
+    )
+    beside(script, tmp_path)
