@@ -6,6 +6,7 @@ import pytest
 
 from mpcore.errors import BackendError
 from mpcore_port.engine import port_text
+from mpcore_port.verify.standing import _bare
 
 from .ports import FILLED, TARGET, beside, loaded, ported
 
@@ -101,3 +102,9 @@ def test_beside_torch_a_scaler_steps_as_before(tmp_path):
         "made = [p.detach() for p in net.parameters()]\n"
     )
     beside(script, tmp_path)
+
+
+def test_values_that_are_shown_are_plain_in_a_step_and_its_script():
+    line = "'{} {}'.format(1, port.shown(100. * (i + 1) / len(port.shown(all))), lr=port.shown(r))"
+    assert _bare(line) == "'{} {}'.format(1, 100. * (i + 1) / len(all), lr=r)"
+    assert _bare("port.shown(a(b(c)))") == "a(b(c))"

@@ -45,6 +45,9 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
     if elsewhere and (nothing := _given_nothing(step)):
         plain = {_unshown(line, nothing) for line in there}
         elsewhere = [line for line in elsewhere if _unshown(line, nothing) not in plain]
+    if elsewhere:  # of a value that is shown the step knows that it is a number of Python
+        plain = set(map(_bare, there))
+        elsewhere = [line for line in elsewhere if _bare(line) not in plain]
     if elsewhere:  # the script's own binds more of what is read behind the loop
         outer = [*map(_outer, there)]
         elsewhere = [
@@ -55,6 +58,17 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
     if absent := _absent(step):
         elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
     return own, elsewhere
+
+
+_SHOWN = re.compile(r"\b\w+\.shown\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
+
+
+def _bare(line: str) -> str:
+    """Return a line without what makes values plain for a text."""
+    before = ""
+    while before != line:
+        before, line = line, _SHOWN.sub(r"\1", line)
+    return line
 
 
 def _never_run(text: str) -> set[int]:
