@@ -6,6 +6,7 @@ import pytest
 
 from mpcore.errors import BackendError
 from mpcore_port.engine import port_text
+from mpcore_port.targets import load_target
 from mpcore_port.verify.standing import _bare
 
 from .ports import FILLED, TARGET, beside, loaded, ported
@@ -108,3 +109,20 @@ def test_values_that_are_shown_are_plain_in_a_step_and_its_script():
     line = "'{} {}'.format(1, port.shown(100. * (i + 1) / len(port.shown(all))), lr=port.shown(r))"
     assert _bare(line) == "'{} {}'.format(1, 100. * (i + 1) / len(all), lr=r)"
     assert _bare("port.shown(a(b(c)))") == "a(b(c))"
+
+
+CAST = """import torch
+def cast(inputs, to_type):
+    if isinstance(inputs, torch.Tensor):
+        return inputs.to(to_type)
+    return [cast(item, to_type) for item in inputs]
+def move(inputs, number):
+    return inputs.to(number)
+move([], int("0"))
+"""
+
+
+def test_what_a_function_hands_to_itself_alone_is_no_device():
+    text = port_text(CAST, load_target("torch_npu")).text
+    assert "inputs.to(to_type)" in text
+    assert 'inputs.to(f"npu:{number}")' in text

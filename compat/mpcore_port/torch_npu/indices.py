@@ -78,7 +78,8 @@ def _is_index(node: cst.BaseExpression, at: At) -> bool:
         if isinstance(node, cst.Integer):
             return True
         found = at.names.origins(node)
-        if all(_is_number(origin, at) for origin in found):
+        # a parameter that its function alone hands on, to itself, comes from nowhere
+        if found and all(_is_number(origin, at) for origin in found):
             return True
         values = at.values
         unknown = all(values.kind(o) in ("unknown", "neutral") for o in found)
