@@ -594,6 +594,7 @@ def _is_half_of_a_call(call: cst.Call, at: At) -> bool:
     func: Any = call.func
     made = func.value
     by_name = isinstance(made, cst.Call) and isinstance(made.func, cst.Name)
+    by_name = by_name and at.names.called(made) is not None  # a function that is imported
     return func.attr.value == "half" and by_name and at.values.kind(made) in ("foreign", UNKNOWN)
 
 
