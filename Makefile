@@ -31,8 +31,8 @@ JAX    := .venv-jax
 # One process a framework: their states must not meet. The longest first, so that none is left
 # alone at the end; "2of2" is the second of two parts.
 SUITES := backends-tensorflow backends-mindspore-1of2 backends-mindspore-2of2 backends-torch \
-          porter-1of2 porter-2of2 slow unit hosts packaging jax compat-mindspore compat-tensorflow device-dry \
-          compat-torch types backends-numpy lint
+          porter-1of2 porter-2of2 slow unit hosts packaging jax compat-mindspore \
+          compat-tensorflow device-dry compat-torch types backends-numpy lint
 CHECKS := unit-1of2 unit-2of2 types smoke lint
 
 .PHONY: compare test check facts seconds device matrix notebooks nightly setup docs benchmark clean $(SUITES) $(CHECKS)

@@ -7,22 +7,31 @@ Cells alone (``Cell._set_attr_for_object`` in mindspore/nn/cell.py, 2.10.0). tor
 from __future__ import annotations
 
 from functools import wraps
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from mindspore import nn
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__: list[str] = []
 
-_SET = nn.Cell._set_attr_for_object
+_SET = getattr(nn.Cell, "_set_attr_for_object", None)  # not public: another version may not have it
 
 
-@wraps(_SET)
-def _set(self: Any, name: str, value: Any) -> None:
-    parts = self.__dict__.get("_cells") or {}
-    inner = getattr(value, "optimizer", None)
-    if inner is not None and parts.get(name) is inner:
-        del parts[name]
-    _SET(self, name, value)
+def _letting_go(put: Callable[..., None]) -> Callable[..., None]:
+    """Return what sets a Cell's attribute, and lets an optimizer go that ``value`` is around."""
+
+    @wraps(put)
+    def _set(self: Any, name: str, value: Any) -> None:
+        parts = self.__dict__.get("_cells") or {}
+        inner = getattr(value, "optimizer", None)
+        if inner is not None and parts.get(name) is inner:
+            del parts[name]
+        put(self, name, value)
+
+    return _set
 
 
-nn.Cell._set_attr_for_object = _set
+if _SET is not None:
+    nn.Cell._set_attr_for_object = _letting_go(_SET)

@@ -9,10 +9,10 @@ from typing import Any
 
 from mindspore import nn
 
-__all__ = ["Loss", "WeightedLoss"]
+__all__ = ["Loss", "WeightedLoss"]  # reduction_of is for the rest of the runtime
 
 
-def _of_old(size_average: bool | None, reduce: bool | None) -> str:
+def reduction_of(size_average: bool | None, reduce: bool | None) -> str:
     """Return the reduction that two switches of old torch say; None stands for True."""
     if reduce is not None and not reduce:
         return "none"
@@ -31,7 +31,7 @@ class Loss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         """Keep the reduction; the older two switches win, as in torch."""
         super().__init__()
         asked = size_average is not None or reduce is not None
-        self.reduction = _of_old(size_average, reduce) if asked else reduction
+        self.reduction = reduction_of(size_average, reduce) if asked else reduction
 
 
 class WeightedLoss(Loss):

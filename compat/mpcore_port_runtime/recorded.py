@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 from mindspore import Parameter, Tensor, ops
-from mindspore._c_expression import run_backward
-from mindspore.graph.api import _pynative_executor
+
+from mpcore_mindspore.shims import pynative_executor
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -65,8 +65,8 @@ def stop() -> None:
     del Tensor.requires_grad
     _MADE.clear()
     _LEAVES.clear()
-    _pynative_executor.clear_res()
-    _pynative_executor.set_grad_flag(False)
+    pynative_executor.clear_res()
+    pynative_executor.set_grad_flag(False)
 
 
 def _wants(tensor: Any) -> bool:
@@ -87,9 +87,9 @@ def recording() -> bool:
 
 def resume() -> None:
     """Go on recording: MindSpore stops where a function was differentiated, or has raised."""
-    if _ON[0] and not _pynative_executor.grad_flag():
-        _pynative_executor.set_grad_flag(True)
-        _pynative_executor.new_graph(_top, _BEGIN)
+    if _ON[0] and not pynative_executor.grad_flag():
+        pynative_executor.set_grad_flag(True)
+        pynative_executor.new_graph(_top, _BEGIN)
 
 
 def _top(_: Any) -> None:
@@ -131,8 +131,7 @@ def gradients_of(value: Any, weight: Any, *, keep: bool) -> tuple[list[Any], tup
         ones = weight.astype(value.dtype).reshape(value.shape)
     else:
         ones = ops.full(tuple(value.shape), float(weight), dtype=value.dtype)
-    grads = run_backward((value,), (ones,), keep, False, tuple(params), True, accumulate_grad=False)
-    resume()
+    grads = _back(value, ones, params, keep=keep)
     pairs = [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
     return [p for p, _ in pairs], tuple(g for _, g in pairs)
 
@@ -143,10 +142,18 @@ def by(value: Any, inputs: list[Any], weight: float) -> tuple[Any, ...]:
     What is recorded is kept: torch's ``autograd.grad`` frees it, and raises where it is used again.
     """
     ones = ops.full(tuple(value.shape), weight, dtype=value.dtype)
-    given = tuple(inputs)
-    grads = run_backward((value,), (ones,), True, False, given, True, accumulate_grad=False)
+    return _back(value, ones, inputs, keep=True)
+
+
+def _back(value: Any, weight: Any, inputs: list[Any], *, keep: bool) -> tuple[Any, ...]:
+    """Return the gradients of a recorded tensor by its inputs, None where it does not reach one."""
+    from mindspore._c_expression import run_backward  # not public: asked for where it is used
+
+    found = run_backward(
+        (value,), (weight,), keep, False, tuple(inputs), True, accumulate_grad=False
+    )
     resume()
-    return tuple(grads)
+    return tuple(found)
 
 
 def _reached(value: Any) -> list[Any]:

@@ -22,6 +22,7 @@ from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
 from mpcore_mindspore.shims import guarded, is_grad_enabled
 from mpcore_port_runtime import recorded
+from mpcore_port_runtime.loss_bases import reduction_of
 from mpcore_port_runtime.reached import is_without, not_reached
 from mpcore_port_runtime.second_order import followed
 from mpcore_port_runtime.wanted import wanted
@@ -239,16 +240,14 @@ def grad(
     scale = outputs.scaler.get_scale() if isinstance(outputs, _Scaled) else 1.0
     value = outputs.value if isinstance(outputs, _Scaled) else outputs
     pending = getattr(value, "mpcore_pending", None)
-    if pending is None and recorded.is_recorded(value):
-        _check_plain(create_graph)
-        wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-        return recorded.by(value, wanted, scale)
-    if pending is None:
+    if pending is None and not recorded.is_recorded(value):
         msg = "`outputs` must be what port.loss returned, this tensor has no gradients"
         raise BackendError(msg)
     _check_plain(create_graph)
-    wanted = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    return tuple(pending.of(one, scale) for one in wanted)
+    by = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    if pending is None:
+        return recorded.by(value, by, scale)
+    return tuple(pending.of(one, scale) for one in by)
 
 
 def gradients(function: Callable[..., Any], *inputs: Any) -> tuple[Any, ...]:
@@ -648,13 +647,9 @@ def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
 
 
 def with_reduction(settings: dict[str, Any], *names: str) -> dict[str, Any]:
-    """Return a loss's ``settings`` with what the old ``names`` say as its reduction.
-
-    Source: ``legacy_get_string`` in torch/nn/_reduction.py, torch 2.13.0.
-    """
+    """Return a loss's ``settings`` with what the old ``names`` say as its reduction."""
     average, reduce = (settings.get(name) for name in ("size_average", "reduce"))
     kept = without(settings, *names)
     if average is not None or reduce is not None:
-        told = "sum" if average is False else "mean"
-        kept["reduction"] = "none" if reduce is False else told
+        kept["reduction"] = reduction_of(average, reduce)
     return kept

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import below
+from mpcore_port.handlers import caught, raises
 from mpcore_port.names import string_of
 from mpcore_port.scan import SCALERS, arguments
 from mpcore_port.torch_npu.tables import settings
@@ -183,18 +184,6 @@ def kept_import(node: cst.CSTNode, at: At) -> bool:
     for above in at.names.ancestors(node):
         if isinstance(above, cst.Try):
             for handler in above.handlers:
-                if _catches(handler) and not _only_raises(handler):
+                if caught(handler) & _EXPECTED and not raises(handler):
                     return True
     return False
-
-
-def _catches(handler: cst.ExceptHandler) -> bool:
-    kinds = [handler.type] if handler.type is not None else []
-    if kinds and isinstance(kinds[0], cst.Tuple):
-        kinds = [element.value for element in kinds[0].elements]
-    return not kinds or any(getattr(kind, "value", "") in _EXPECTED for kind in kinds)
-
-
-def _only_raises(handler: cst.ExceptHandler) -> bool:
-    lines = [s for s in handler.body.body if isinstance(s, cst.SimpleStatementLine)]
-    return any(isinstance(small, cst.Raise) for line in lines for small in line.body)

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.handlers import caught, raises
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
 
 __all__ = ["bound_without", "failure_is_expected"]
 
-_CAUGHT = ("ImportError", "ModuleNotFoundError", "Exception", "BaseException")
+_CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException", ""}
 _ENDS = ("sys.exit", "exit", "quit", "os._exit")
 
 
@@ -43,29 +44,22 @@ def _handler(node: cst.CSTNode, at: At) -> cst.ExceptHandler | None:
         if isinstance(above, (cst.FunctionDef, cst.ClassDef, cst.Lambda)):
             return None
         if isinstance(above, cst.Try) and below is above.body:
-            caught = [one for one in above.handlers if _catches(one)]
-            if caught:
-                return caught[0]
+            catching = [one for one in above.handlers if caught(one) & _CAUGHT]
+            if catching:
+                return catching[0]
         below = above
     return None
 
 
-def _catches(handler: cst.ExceptHandler) -> bool:
-    if handler.type is None:
-        return True
-    kinds = [handler.type]
-    if isinstance(handler.type, cst.Tuple):
-        kinds = [element.value for element in handler.type.elements]
-    return any(code_of(kind) in _CAUGHT for kind in kinds)
-
-
 def _gives_up(handler: cst.ExceptHandler) -> bool:
     """Return whether a handler raises, or ends the run."""
-    for line in handler.body.body:
-        for small in getattr(line, "body", ()) if isinstance(line, cst.SimpleStatementLine) else ():
-            if isinstance(small, cst.Raise):
-                return True
-            call = small.value if isinstance(small, cst.Expr) else None
-            if isinstance(call, cst.Call) and code_of(call.func) in _ENDS:
-                return True
-    return False
+    if raises(handler):
+        return True
+    lines = [line for line in handler.body.body if isinstance(line, cst.SimpleStatementLine)]
+    calls = [
+        small.value.func
+        for line in lines
+        for small in line.body
+        if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call)
+    ]
+    return any(code_of(func) in _ENDS for func in calls)
