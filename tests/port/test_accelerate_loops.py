@@ -276,6 +276,20 @@ def test_trackers_are_refused_where_they_begin(asked: str) -> None:
     assert "trackers" in refused.reason
 
 
+def test_trackers_that_a_star_may_ask_for_are_refused_when_it_runs(tmp_path: Path) -> None:
+    script = "from accelerate import Accelerator\ndef train(**kwargs):\n"
+    script += "    accelerator = Accelerator(split_batches=False, **kwargs)\n"
+    script += '    accelerator.init_trackers("runs", config={"lr": 0.1})\n'
+    script += '    accelerator.log({"loss": 1.0}, step=1)\n    return 3\n'
+    found = ported(script)
+    (said,) = [one for one in found.edits if one.kind in ("refused", "unproven")]
+    assert (said.kind, said.line) == ("unproven", 4)
+    train = loaded(found.text, tmp_path)["train"]
+    assert train(cpu=True) == train(log_with=None) == 3
+    with pytest.raises(NotImplementedError, match="trackers are not ported"):
+        train(log_with="wandb")
+
+
 @pytest.mark.parametrize(
     ("settings", "error"),
     [

@@ -25,6 +25,7 @@ _FABRIC = "lightning.Fabric"
 _NONE = "the port's {} has no such: it is of one device, for a loop of one's own"
 _LOSS = ("loss", "tensor")
 _TRACKERS = "trackers are not ported: leave `log_with` out"
+_MAY_TRACK = "it raises where what a star hands on has a `log_with`: trackers are not ported"
 _SET = "the port's {} asks for nothing of that name"
 
 
@@ -45,14 +46,22 @@ def accelerates(at: At) -> bool:
     return any(at.names.called(call) in hosts or accelerated(call, at) for call in at.names.calls)
 
 
+def _made(at: At) -> list[cst.Call]:
+    """Return the calls that make an Accelerator in the module."""
+    return [call for call in at.names.calls if at.names.called(call) in ACCELERATORS]
+
+
 def _logs(at: At) -> bool:
-    """Return whether an Accelerator of the module has trackers, or may have."""
-    made = [call for call in at.names.calls if at.names.called(call) in ACCELERATORS]
+    """Return whether an Accelerator of the module is told of trackers."""
     row = by_name(_NAME)
     order = [param.name for param in row.params] if row is not None else []
-    given = [arguments(call, order).get("log_with") for call in made]
-    starred = any(arg.star for call in made for arg in call.args)
-    return starred or any(one is not None and code_of(one) != "None" for one in given)
+    given = [arguments(call, order).get("log_with") for call in _made(at)]
+    return any(one is not None and code_of(one) != "None" for one in given)
+
+
+def _may_log(at: At) -> bool:
+    """Return whether a star may tell one of trackers; the runtime raises by name if it does."""
+    return any(arg.star for call in _made(at) for arg in call.args)
 
 
 def _is_fabric(node: cst.BaseExpression, at: At) -> bool:
@@ -130,4 +139,6 @@ class AcceleratedRule(PortRule):
                     return at.refuse(self, old, why)
         if old.attr.value == "init_trackers" and at.once(_logs):
             return at.refuse(self, old, _TRACKERS)
+        if old.attr.value == "init_trackers" and at.once(_may_log):
+            at.unproven(self, old, _MAY_TRACK)
         return None
