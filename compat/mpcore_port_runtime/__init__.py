@@ -76,6 +76,7 @@ from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 from mpcore_port_runtime.wanted import *  # noqa: F403
+from mpcore_port_runtime.warmed_averages import *  # noqa: F403
 
 VERSION = 21
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

@@ -373,14 +373,12 @@ def _of_function(part: Any) -> list[Any]:
     return [*bound, *named]
 
 
-def _step_by(optimizer: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Run an optimizer, by a ``step`` of its own if that is to get arguments."""
-    if not (args or kwargs):
-        return step(optimizer)
-    if not hasattr(optimizer, "step"):
-        msg = f"{type(optimizer).__name__} takes no arguments in its step: leave them out"
-        raise BackendError(msg)
-    return optimizer.step(*args, **kwargs)
+def _moved_by(optimizer: Any) -> list[Any]:
+    """Return what an optimizer moves; of one around another, what its groups name."""
+    held: Any = getattr(optimizer, "parameters", None)
+    if isinstance(optimizer, nn.Cell) or (held is not None and not callable(held)):
+        return list(held)
+    return [param for group in optimizer.param_groups for param in group["params"]]
 
 
 class GradScaler:
@@ -447,7 +445,7 @@ class GradScaler:
             raise RuntimeError(msg)
         factor = inverse(self.get_scale())
         finite = True
-        for param in optimizer.parameters:
+        for param in _moved_by(optimizer):
             grad = getattr(param, "grad", None)
             if grad is not None:
                 param.grad = grad * factor
@@ -460,14 +458,14 @@ class GradScaler:
         Further arguments are those of the optimizer's own ``step``.
         """
         if not self._enabled:
-            return _step_by(optimizer, args, kwargs)
+            return step(optimizer, *args, **kwargs)
         if id(optimizer) in self._stepped:
             msg = "`step` must be called once for each optimizer since the last `update`"
             raise RuntimeError(msg)
         if id(optimizer) not in self._finite:
             self.unscale_(optimizer)
         self._stepped.add(id(optimizer))
-        return _step_by(optimizer, args, kwargs) if self._finite[id(optimizer)] else None
+        return step(optimizer, *args, **kwargs) if self._finite[id(optimizer)] else None
 
     def overflowed(self, optimizer: Any) -> bool:
         """Return whether gradients of an optimizer were not finite since the last ``update``."""
@@ -545,11 +543,19 @@ def _scale_for(scaler: Any) -> float:
     return max((one.get_scale() for one in GradScaler._alive if one.is_enabled()), default=1.0)
 
 
-def step(optimizer: Any) -> Any:
+def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an optimizer on ``param.grad``; anything else that has a ``step`` is stepped.
 
-    What the step of anything else returns is returned.
+    What the step of anything else returns is returned. Further arguments are for such a one.
+
+    Raises:
+        BackendError: arguments for an optimizer that has no ``step`` of its own.
     """
+    if args or kwargs:
+        if not hasattr(optimizer, "step"):
+            msg = f"{type(optimizer).__name__} takes no arguments in its step: leave them out"
+            raise BackendError(msg)
+        return optimizer.step(*args, **kwargs)
     if not hasattr(optimizer, "parameters") or not isinstance(optimizer, nn.Cell):
         return optimizer.step()
     with recorded.unrecorded():

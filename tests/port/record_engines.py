@@ -1,8 +1,8 @@
-"""What pieces of timm and torch_ema give that engines use; into ``traces/engines.json``.
+"""What pieces of timm, torch_ema and ema_pytorch give; into ``traces/engines.json``.
 
-In an environment with torch, and the sources of ``timm==1.0.9`` and ``torch_ema==0.3``:
+With torch, and the sources of ``timm==1.0.9``, ``torch_ema==0.3`` and ``ema_pytorch==0.7.7``:
 
-    python tests/port/record_engines.py FOLDER_OF_TIMM FOLDER_OF_TORCH_EMA
+    python tests/port/record_engines.py FOLDER_OF_TIMM FOLDER_OF_TORCH_EMA FOLDER_OF_EMA_PYTORCH
 """
 
 from __future__ import annotations
@@ -98,6 +98,47 @@ def moving(folder: Path, torch: Any) -> list[Any]:
     return found
 
 
+WARMED: list[dict[str, Any]] = [
+    {"beta": 0.9, "update_after_step": 2, "update_every": 2},
+    {"beta": 0.6, "update_after_step": 0, "update_every": 1, "power": 1.0, "inv_gamma": 0.5},
+    {"beta": 1.0, "update_after_step": 0, "update_every": 1},
+    {"update_after_step": 0, "update_every": 1, "min_value": 0.7, "ignore_names": ["0.bias"]},
+    {
+        "update_after_step": 0,
+        "update_every": 1,
+        "param_or_buffer_names_no_ema": ["1.running_mean"],
+        "ignore_startswith_names": ["2."],
+        "include_online_model": False,
+    },
+    {"update_after_step": 0, "update_every": 1, "update_model_with_ema_every": 3},
+    {
+        "update_after_step": 1,
+        "update_every": 1,
+        "update_model_with_ema_every": 2,
+        "update_model_with_ema_beta": 0.3,
+    },
+    {"update_after_step": 0, "update_every": 1, "lazy_init_ema": True},
+]
+
+
+def warmed(folder: Path, torch: Any) -> list[Any]:
+    """Return the state of averages that warm up, and of their networks, after seven updates."""
+    module = _alone(folder / "ema_pytorch.py")
+    found = []
+    for given in WARMED:
+        net = network(torch)
+        with torch.no_grad():
+            fill(net.state_dict(), 0, torch)
+            average = module.EMA(net, **given)
+            for step in range(1, 8):
+                fill(net.state_dict(), step, torch)
+                average.update()
+        held = [average.state_dict(), net.state_dict(), average.ema_model.state_dict()]
+        states = [{key: one.ravel().tolist() for key, one in state.items()} for state in held]
+        found.append([given, *states])
+    return found
+
+
 def clips(folder: Path, torch: Any) -> list[Any]:
     """Return gradients that are held to a share of the weights."""
     module = _alone(folder / "utils" / "agc.py")
@@ -111,7 +152,7 @@ def clips(folder: Path, torch: Any) -> list[Any]:
     return found
 
 
-def main(timm: Path, torch_ema: Path) -> None:
+def main(timm: Path, torch_ema: Path, ema_pytorch: Path) -> None:
     """Write the file."""
     import numpy as np
     import torch
@@ -121,10 +162,11 @@ def main(timm: Path, torch_ema: Path) -> None:
         "averages": averages(timm, torch),
         "moving": moving(torch_ema, torch),
         "clips": clips(timm, torch),
+        "warmed": warmed(ema_pytorch, torch),
     }
     to = Path(__file__).parent / "traces" / "engines.json"
     to.write_text(json.dumps(data) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), Path(sys.argv[2]))
+    main(Path(sys.argv[1]), Path(sys.argv[2]), Path(sys.argv[3]))

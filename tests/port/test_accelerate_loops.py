@@ -290,6 +290,27 @@ def test_trackers_that_a_star_may_ask_for_are_refused_when_it_runs(tmp_path: Pat
         train(log_with="wandb")
 
 
+def test_kinds_of_machines_are_compared_by_their_words(tmp_path: Path) -> None:
+    script = "from accelerate import Accelerator, DistributedType\n"
+    script += "from accelerate.utils import DistributedType as Kind, GradScalerKwargs\n"
+    script += "class Trainer:\n    def __init__(self):\n        self.accelerator = Accelerator()\n"
+    script += "    @property\n    def is_alone(self):\n"
+    script += "        return self.accelerator.distributed_type == DistributedType.NO\n"
+    script += "made = [Trainer().is_alone, Kind.TPU == DistributedType.NO]\n"
+    script += "made.append(Kind.MULTI_XPU == Kind('MULTI_XPU'))\n"
+    found = ported(script)
+    assert not [one for one in found.edits if one.kind in ("refused", "unproven")]
+    assert loaded(found.text, tmp_path)["made"] == [True, False, True]
+
+
+@pytest.mark.parametrize("name", ["DistributedType.FLEET", "GradScalerKwargs.init_scale"])
+def test_attributes_that_no_row_has_are_refused(name: str) -> None:
+    script = "from accelerate import Accelerator, DistributedType\n"
+    script += f"from accelerate.utils import GradScalerKwargs\nmade = {name}\n"
+    (refused,) = [one for one in ported(script).edits if one.kind == "refused"]
+    assert refused.line == 3
+
+
 @pytest.mark.parametrize(
     ("settings", "error"),
     [

@@ -59,6 +59,78 @@ def test_a_step_through_a_scaler_with_arguments_of_its_own_is_unproven(tmp_path)
         port.GradScaler(enabled=False).step(object(), where=0.5)
 
 
+AROUND = (
+    FILLED
+    + """
+from types import SimpleNamespace
+class Around:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+    @property
+    def param_groups(self):
+        return self.optimizer.param_groups
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+    def step(self, where):
+        for group in self.optimizer.param_groups:
+            group["lr"] = 0.1 * (1 - where)
+        self.optimizer.step()
+class Step:
+    def __call__(self, task, x, scaler):
+        loss = task.model(x).square().mean()
+        self.back(task, loss, scaler)
+        return loss.item()
+    @staticmethod
+    def back(task, loss: torch.Tensor, scaler):
+        task.optimizer.zero_grad()
+        if scaler is not None:
+            scaler.scale(loss).backward()
+            scaler.step(task.optimizer, where=task.where)
+            scaler.update()
+        else:
+            loss.backward()
+            task.optimizer.step(where=task.where)
+net = filled(nn.Linear(3, 2))
+task = SimpleNamespace(model=net, where=0.0)
+task.optimizer = Around(torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9))
+step = Step()
+for number in range(6):
+    task.where = number / 10
+    made.append(step(task, torch.ones(4, 3), torch.amp.GradScaler("cpu") if number > 2 else None))
+made += list(net.parameters())
+"""
+)
+
+
+def test_an_optimizer_around_another_steps_with_its_arguments(tmp_path):
+    found = beside(AROUND, tmp_path)
+    told = [one for one in found.edits if "arguments of its own: an opt" in one.reason]
+    assert {one.kind for one in told} == {"unproven"}
+
+
+def test_torchs_own_optimizer_steps_without_arguments():
+    script = "import torch\ndef go(net):\n    own = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+    (told,) = [one for one in ported(script + "    own.step(where=1)\n").edits if one.line == 4]
+    assert told.kind == "refused"
+
+
+NONE_HELD = """import torch
+def sample_of(batch, keys):
+    sample = {"input": {}, "valid": None}
+    for key in keys:
+        sample["input"][key] = batch[key][0]
+    sample["valid"] = batch["valid"][0]
+    return sample
+def forget(net) -> None:
+    net.zero_grad()
+made = [sample_of({"x": [torch.ones(2)], "valid": [1]}, ["x"])["valid"]]
+"""
+
+
+def test_none_is_no_holder_of_what_is_changed(tmp_path):
+    beside(NONE_HELD, tmp_path)
+
+
 NONE = """import torch
 def train_one_epoch(net, opt, batches, scaler, amp):
     for x in batches:

@@ -1,4 +1,4 @@
-"""Pieces of timm and torch_ema that engines use, by what they gave (``record_engines.py``)."""
+"""Pieces of packages that engines use, by what they gave (``record_engines.py``)."""
 
 from __future__ import annotations
 
@@ -73,6 +73,69 @@ def test_states_are_averaged_with_statistics_and_tied_weights(name):
     assert wants == {name == "ModelEmaV2"}
     assert port.unwrap_model(average) is held
     assert set(port.get_state_dict(average)) == set(port.state_dict(held))
+
+
+@pytest.mark.parametrize(("given", "whole", "online", "averaged"), TRACES["warmed"])
+def test_averages_that_warm_up_move_as_they_did(given, whole, online, averaged):
+    layers = [nn.Dense(3, 4), nn.BatchNorm1d(4), *(nn.Dense(4, 4, has_bias=False) for _ in "ab")]
+    layers[3].weight = layers[2].weight
+    net = nn.SequentialCell(*layers)
+    _filled(port.live_state_dict(net), 0)
+    average = port.EMA(net, **given)
+    for step in range(1, 8):
+        _filled(port.live_state_dict(net), step)
+        average.update()
+    for held, wanted in ((average, whole), (net, online), (average.ema_model, averaged)):
+        state = port.state_dict(held)
+        counts = {key for key in wanted if key.endswith(("num_batches_tracked", "3.weight"))}
+        assert set(state) == set(wanted) - counts, set(state) ^ set(wanted)
+        for key, value in state.items():
+            np.testing.assert_allclose(value.asnumpy().ravel(), wanted[key], 1e-5, 1e-6, key)
+    assert not any(one.requires_grad for one in port.parameters(average.ema_model))
+    assert all(one.requires_grad for one in port.parameters(net))
+
+
+def test_an_average_that_warms_up_runs_instead_of_its_network():
+    net = nn.SequentialCell(nn.Dense(3, 4), nn.Dropout(p=0.5))
+    net.set_train()
+    average = port.EMA(net, forward_method_names=("extend_repr",))
+    x = ms.Tensor(np.ones((2, 3), np.float32))
+    assert average.eval() is average.ema_model
+    assert net.training
+    assert not average.ema_model.training
+    np.testing.assert_array_equal(average(x).asnumpy(), average.ema_model(x).asnumpy())
+    port.train(average.ema_model)
+    average.forward_eval(x)
+    assert average.ema_model.training
+    assert average.extend_repr() == average.ema_model.extend_repr()
+    with pytest.raises(NotImplementedError, match="call update"):
+        average.add_to_optimizer_post_step_hook(None)
+    other = port.EMA(net, ema_model=lambda: nn.SequentialCell(nn.Dense(3, 4)))
+    port.put(average.step, 7)
+    port.load_state_dict(average, port.state_dict(average))
+    assert int(average.step.asnumpy()) == 7
+    assert len(other.ema_model) == 1
+
+
+def test_averages_of_ema_pytorch_are_ported(tmp_path):
+    script = """import torch
+from torch import nn
+from ema_pytorch import EMA
+from ema_pytorch.ema_pytorch import EMA as Other
+net = nn.Linear(3, 2)
+ema = EMA(net, beta=0.9, update_after_step=0, update_every=1)
+other = Other(net, beta=0.5)
+for _ in range(3):
+    ema.update()
+same = torch.equal(ema.ema_model.weight, net.weight)
+keys = sorted(ema.state_dict())
+"""
+    found = ported(script)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    made = loaded(found.text, tmp_path)
+    assert bool(made["same"])
+    assert made["keys"][:2] == ["ema_model.bias", "ema_model.weight"]
+    assert "initted" in made["keys"]
 
 
 @pytest.mark.parametrize(("counts", "wanted"), TRACES["moving"])

@@ -200,7 +200,12 @@ _PLACES = (
     (re.compile(r"^timm\.(?:models\.)?layers(?:\.(?!models)\w+)?\.(\w+)$"), r"timm.layers.\1"),
     (re.compile(r"^timm\.(data|loss|optim|scheduler|utils)\.\w+\.(\w+)$"), r"timm.\1.\2"),
     (re.compile(r"^timm\.models\._?(?:factory|helpers|registry)\.(\w+)$"), r"timm.models.\1"),
+    (re.compile(r"^ema_pytorch\.ema_pytorch\.(\w+)$"), r"ema_pytorch.\1"),
     (re.compile(r"^torch_ema\.ema\.(\w+)$"), r"torch_ema.\1"),
+    (
+        re.compile(r"^accelerate\.(?:state|utils|utils\.dataclasses)\.DistributedType\b"),
+        "accelerate.DistributedType",
+    ),
     (re.compile(r"^transformers\.optimization\.(\w+)$"), r"transformers.\1"),
     (re.compile(r"^einops\.einops\.(\w+)$"), r"einops.\1"),
     (re.compile(r"^torch\.distributed\.distributed_c10d\.(\w+)$"), r"torch.distributed.\1"),

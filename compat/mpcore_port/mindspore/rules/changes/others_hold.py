@@ -442,10 +442,13 @@ def _is_in_head(node: Any, loop: Any, at: At) -> bool:
     return node is iterated or iterated in list(at.names.ancestors(node))
 
 
+_CONSTANTS = ("None", "True", "False")
+
+
 def _reads(link: Holder, at: At) -> Iterator[Any]:
     """Give the places where what is held is read: all of the name, or of that entry of it."""
     root = _root(link.node)
-    if not isinstance(root, cst.Name):
+    if not isinstance(root, cst.Name) or root.value in _CONSTANTS:
         return
     own = root.value == "self" and "." in link.path
     if own:
@@ -501,7 +504,9 @@ def _asks_for(path: str, name: cst.Name, at: At) -> bool:
         return not isinstance(above, (cst.AssignTarget, cst.For))
     if isinstance(parent, cst.Attribute) and code_of(node) == "self":
         return False
-    return not isinstance(parent, cst.Param) and code_of(parent) != f"len({path})"
+    if isinstance(parent, (cst.Annotation, cst.Param)):
+        return False
+    return code_of(parent) != f"len({path})"
 
 
 def _leads(text: str, path: str) -> bool:

@@ -82,7 +82,14 @@ _ADVICE = {
 def _is_torch(name: str | None) -> bool:
     if name is None:
         return False
-    return name.partition(".")[0] in _ROOTS_MAPPED or by_name(name) is not None
+    return name.partition(".")[0] in _ROOTS_MAPPED or by_name(name) is not None or _is_of(name)
+
+
+def _is_of(name: str) -> bool:
+    """Return whether a name is an attribute of one that has a row: ``DistributedType.NO``."""
+    parts = name.split(".")
+    heads = (".".join(parts[:end]) for end in range(2, len(parts)))
+    return any(by_name(head) is not None for head in heads)
 
 
 def _is_known(name: str | None, node: cst.BaseExpression, at: At) -> bool:

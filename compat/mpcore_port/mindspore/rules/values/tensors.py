@@ -264,14 +264,18 @@ class MethodRule(PortRule):
             at.note(self, old, made, "changed" if row.effect else "exact", row.reason, row.effect)
         return made
 
-    def _wrap(self, old: cst.Call, new: cst.Call, at: At, function: str) -> Any:
-        if not _is_call_of_object(old):
-            return self._above(old, new, at)
+    def _wrapped(self, new: cst.Call, at: At, function: str) -> cst.Call:
+        """Return the call of a function that takes what the method was called on first."""
         func = cst.parse_expression(wording(at, function))
         held = cst.Arg(new.func.value)  # type: ignore[attr-defined]
         if new.args:
             held = held.with_changes(comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" ")))
-        made = new.with_changes(func=func, args=[held, *new.args])
+        return new.with_changes(func=func, args=[held, *new.args])
+
+    def _wrap(self, old: cst.Call, new: cst.Call, at: At, function: str) -> Any:
+        if not _is_call_of_object(old):
+            return self._above(old, new, at)
+        made: Any = self._wrapped(new, at, function)
         if old.func.attr.value == "parameters" and is_next(old, at):  # type: ignore[attr-defined]
             made = cst.Call(cst.Name("iter"), [cst.Arg(made)])  # a list here
         if function.endswith("buffers") and "BatchNorm" in at.code:
@@ -336,6 +340,10 @@ class MethodRule(PortRule):
             no_closure = (cst.BaseString, cst.BaseNumber, cst.UnaryOperation)
             own = keywords - {"closure"} or isinstance(old.args[0].value, no_closure)
             own = own or len(old.args) > 1  # torch's step takes a closure and nothing else
+            if own and not any(n.startswith("torch.optim.") for n in made_by):
+                made = self._wrapped(new, at, "port.step")
+                at.unproven(self, old, _OWN_STEP, made)
+                return made
             why = _OWN_STEP if own else "a closure is called several times a step"
             return new.with_changes(func=at.refuse(self, old.func, why))
         # What this file does not make may be an optimizer of any name: port.step asks it.
