@@ -66,6 +66,7 @@ from mpcore_port_runtime.rates import *  # noqa: F403
 from mpcore_port_runtime.reductions import *  # noqa: F403
 from mpcore_port_runtime.regions import *  # noqa: F403
 from mpcore_port_runtime.resizing import *  # noqa: F403
+from mpcore_port_runtime.runs import *  # noqa: F403
 from mpcore_port_runtime.samplers import *  # noqa: F403
 from mpcore_port_runtime.schedules import *  # noqa: F403
 from mpcore_port_runtime.sequences import *  # noqa: F403
