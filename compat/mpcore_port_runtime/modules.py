@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import mindspore as ms
 import numpy as np
@@ -165,9 +165,10 @@ def _is_statistic(name: str) -> bool:
 
 @own_first
 def named_parameters(
-    cell: Any, prefix: str = "", recurse: bool = True
+    cell: Any, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
 ) -> Iterator[tuple[str, Any]]:
     """Yield parameters by torch's names, frozen ones too, statistics not."""
+    _check_once(remove_duplicate)
     if not isinstance(cell, nn.Cell):
         given = {"prefix": prefix} if prefix else {}
         yield from cell.named_parameters(**given | ({} if recurse else {"recurse": recurse}))
@@ -187,8 +188,11 @@ def parameters(cell: Any, recurse: bool = True) -> list[Any]:
 
 
 @own_first
-def named_buffers(cell: Any, prefix: str = "", recurse: bool = True) -> Iterator[tuple[str, Any]]:
+def named_buffers(
+    cell: Any, prefix: str = "", recurse: bool = True, remove_duplicate: bool = True
+) -> Iterator[tuple[str, Any]]:
     """Yield buffers, and the statistics of norms, by torch's names; no count of batches is kept."""
+    _check_once(remove_duplicate)
     if not isinstance(cell, nn.Cell):
         yield from cell.named_buffers()
         return
@@ -237,11 +241,14 @@ def class_name(value: Any) -> str:
 
 
 @own_first
-def named_modules(cell: Any) -> Iterator[tuple[str, Any]]:
+def named_modules(
+    cell: Any, memo: Any = None, prefix: str = "", remove_duplicate: bool = True
+) -> Iterator[tuple[str, Any]]:
     """Yield the Cell and all below it by their paths.
 
     Optimizers that a network holds are Cells, too; in torch they are no part of it.
     """
+    _check_once(remove_duplicate and memo is None)
     held: tuple[str, ...] = ()
     if not isinstance(cell, nn.Cell):
         yield from cell.named_modules()
@@ -250,7 +257,16 @@ def named_modules(cell: Any) -> Iterator[tuple[str, Any]]:
         if path and isinstance(inner, _OPTIMIZERS):
             held = (*held, f"{path}.")
         if not f"{path}.".startswith(held or "\n"):
-            yield path, inner
+            yield ".".join(part for part in (prefix, path) if part), inner
+
+
+def _check_once(once: bool) -> None:
+    if not once:
+        msg = (
+            "a network's parts come each once here: remove_duplicate=False, and a memo of its own, "
+            "are not ported; go through named_children() instead"
+        )
+        raise NotImplementedError(msg)
 
 
 @own_first
@@ -319,16 +335,28 @@ def register_parameter(owner: Any, name: str, param: Any) -> None:
 
 
 @own_first
-def state_dict(holder: Any, *, prefix: str = "") -> dict[str, Any]:
+def state_dict(
+    holder: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
+) -> dict[str, Any]:
     """Return what ``load_state_dict`` takes: of a Cell by torch's names, else by its own."""
     if isinstance(holder, OwnOptimizer):
         return holder.state_dict()
     if hasattr(holder, "param_groups"):
         return _optimizer_state(holder)
     if isinstance(holder, nn.Cell):
-        found = {prefix + name: param.value().copy() for name, param, _ in _every(holder)}
-        return found | {prefix + name: buffer.copy() for name, buffer in _buffers(holder)}
+        found = {
+            prefix + name: one if keep_vars else _value_of(one).copy()
+            for name, one in live_state_dict(holder).items()
+        }
+        if destination is None:
+            return found
+        destination.update(found)
+        return cast("dict[str, Any]", destination)
     return dict(holder.state_dict(**({"prefix": prefix} if prefix else {})))
+
+
+def _value_of(held: Any) -> Any:
+    return held.value() if isinstance(held, ms.Parameter) else held
 
 
 def live_state_dict(cell: Any) -> dict[str, Any]:
@@ -358,24 +386,45 @@ class Unmatched(NamedTuple):
 
 
 @own_first
-def load_state_dict(holder: Any, state: dict[str, Any], strict: bool = True) -> Any:
+def load_state_dict(
+    holder: Any,
+    state_dict: dict[str, Any],
+    strict: bool = True,
+    assign: bool = False,
+) -> Any:
     """Put back what ``state_dict`` returned; a Cell also takes torch's arrays by torch's names.
+
+    With ``assign`` a Parameter keeps its type, too: torch's takes that of what is loaded.
 
     Returns:
         Of a Cell the names that were missing and those that were not expected.
 
     Raises:
         BackendError: a name or shape does not fit; nothing has changed.
+        NotImplementedError: ``assign``, and what is loaded has another type.
     """
     if isinstance(holder, OwnOptimizer):
-        holder.load_state_dict(state)
+        holder.load_state_dict(state_dict)
     elif hasattr(holder, "param_groups"):
-        _load_optimizer(holder, state)
+        _load_optimizer(holder, state_dict)
     elif isinstance(holder, nn.Cell):
-        return _load_cell(holder, state, strict)
+        if assign:
+            _check_types(holder, state_dict)
+        return _load_cell(holder, state_dict, strict)
     else:
-        return holder.load_state_dict(*((state,) if strict is True else (state, strict)))
+        return holder.load_state_dict(*((state_dict,) if strict is True else (state_dict, strict)))
     return None
+
+
+def _check_types(cell: Any, state: dict[str, Any]) -> None:
+    for name, own in live_state_dict(cell).items():
+        dtype = getattr(state.get(name, own), "dtype", own.dtype)
+        if str(dtype).rpartition(".")[2].lower() != str(own.dtype).lower():
+            msg = (
+                f"{name} is {own.dtype}, what is loaded {dtype}: with assign=True torch's becomes "
+                "that; a Parameter keeps its type here. Leave assign out, or convert what is loaded"
+            )
+            raise NotImplementedError(msg)
 
 
 def put_back(held: Any, value: Any) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from functools import wraps
+from inspect import signature
 from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar, cast
 
 from mindspore import nn
@@ -24,12 +25,15 @@ def own_first(function: Callable[P, R]) -> Callable[P, R]:
     """Return a function that asks a Cell's class for its own method of the same name first."""
     name = function.__name__
     _BELOW[name] = function
+    words = frozenset(signature(function).parameters)
 
     @wraps(function)
     def asked(*args: Any, **kwargs: Any) -> Any:
         cell = args[0]
         if isinstance(cell, nn.Cell) and _is_of_script(type(cell), name):
             return getattr(cell, name)(*args[1:], **kwargs)
+        if not isinstance(cell, nn.Cell) and not words.issuperset(kwargs):
+            return getattr(cell, name)(*args[1:], **kwargs)  # an object's, with words of its own
         return function(*args, **kwargs)
 
     return cast("Callable[P, R]", asked)
@@ -52,8 +56,6 @@ def above(parent: Any, name: str) -> Callable[..., Any]:
         return method
 
     def asked(*args: Any, **kwargs: Any) -> Any:
-        if name == "state_dict":
-            return _BELOW[name](cell, **{k: v for k, v in kwargs.items() if k == "prefix"})
         return _BELOW[name](cell, *args, **kwargs)
 
     return asked

@@ -11,7 +11,7 @@ __all__ = ["run_of", "set_run"]
 
 
 def run_of(holder: Any) -> Any:
-    """Return ``holder.forward`` as torch means it: of a Cell, or a class of Cells, ``construct``."""
+    """Return ``holder.forward``: of a Cell, or of a class of Cells, that is ``construct``."""
     return holder.construct if _is_cell(holder) else holder.forward
 
 

@@ -69,3 +69,29 @@ def test_what_is_only_said_still_stops_at_its_use():
     assert found.status == "does not run"
     with pytest.raises(NotImplementedError, match="deepspeed"):
         exec(compile(found.text, "port.py", "exec"), {"__name__": "port"})
+
+
+BEFORE = """import torch
+made = []
+fast = faster = None
+try: from xformers.ops import memory_efficient_attention as fast
+except ImportError: pass
+try:
+    from flash_attn import flash_attn_func as faster
+    from flash_attn.bert_padding import pad_input
+except ImportError: pass
+def attend(q, k, v):
+    if fast is not None:
+        return fast(q, k, v)
+    if faster is not None:
+        return faster(pad_input(q), k, v)
+    return torch.softmax(q @ k.transpose(-2, -1), -1) @ v
+x = torch.arange(6.0).reshape(1, 3, 2) / 7
+made.append(attend(x, x, x))
+"""
+
+
+def test_a_name_that_has_a_value_before_keeps_it(tmp_path):
+    found = beside(BEFORE, tmp_path)
+    lines = {edit.line: edit.kind for edit in found.edits if edit.rule == "import"}
+    assert (lines[4], lines[7], lines[8]) == ("changed", "changed", "refused")

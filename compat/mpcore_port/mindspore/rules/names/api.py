@@ -14,7 +14,11 @@ from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.changes.partly import started_in_part
 from mpcore_port.mindspore.rules.losses.inputs import only_forgets
-from mpcore_port.mindspore.rules.names.expected import bound_without, failure_is_expected
+from mpcore_port.mindspore.rules.names.expected import (
+    bound_before,
+    bound_without,
+    failure_is_expected,
+)
 from mpcore_port.mindspore.rules.names.handed import asks_for_type, is_looked_at, maker_of
 from mpcore_port.mindspore.rules.names.only_shown import (
     are_switches,
@@ -790,15 +794,20 @@ class ImportRule(PortRule):
         source = "from mpcore_port_runtime.refusal import refused as _refused"
         lines: list[Any] = [cst.parse_statement(source)]
         stub = f"_refused({json.dumps(text)})"
+        expected = failure_is_expected(old, at)
+        kept = bound_before(old, at) if expected else frozenset()
         for alias in small.names:  # type: ignore[union-attr]  # no star
             asname = alias.asname
             bound = code_of(asname.name) if asname else code_of(alias.name).partition(".")[0]
-            lines.append(cst.parse_statement(f"{bound} = {stub}"))
-        if not failure_is_expected(old, at):
+            if bound not in kept:
+                lines.append(cst.parse_statement(f"{bound} = {stub}"))
+        if not expected:
             at.note(self, old.body[0], stub, "refused", why)
             return lines
+        if len(lines) == 1:
+            lines = []  # nothing is bound
         lines.append(_raised(small))
-        used = _is_used(small, bound_without(old, at), at)
+        used = _is_used(small, bound_without(old, at) | kept, at)
         at.note(
             self, old.body[0], lines[-1].body[0], "refused" if used else "changed", why, _WITHOUT
         )

@@ -12,7 +12,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["bound_without", "failure_is_expected"]
+__all__ = ["bound_before", "bound_without", "failure_is_expected"]
 
 _CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException", ""}
 _ENDS = ("sys.exit", "exit", "quit", "os._exit")
@@ -31,6 +31,19 @@ def bound_without(node: cst.CSTNode, at: At) -> frozenset[str]:
         name.value
         for name in at.names.by_type[cst.Name]
         if isinstance(at.names.parents[name], _BINDS) and handler in at.names.ancestors(name)
+    )
+
+
+def bound_before(node: cst.CSTNode, at: At) -> frozenset[str]:
+    """Return the names that have a value of their own above an import: it stays where that fails.
+
+    ``fast = None`` and ``try: from flash_attn import fast`` with a handler that passes.
+    """
+    bindings = at.names.scope(node).bindings
+    return frozenset(
+        name
+        for name, found in bindings.items()
+        if any(one.kind != "import" and at.line(one.node) < at.line(node) for one in found)
     )
 
 

@@ -70,10 +70,9 @@ class RunsRule(PortRule):
             return None
         if isinstance(parent, cst.AssignTarget) and _is_alone(parent, at):
             return None  # see _set
-        if isinstance(parent, (cst.AssignTarget, cst.Element, cst.AnnAssign, cst.Del)):
-            if not isinstance(parent, cst.Element) or _is_target(parent, at):
-                at.unproven(self, old, _IN_PARTS)
-                return None
+        if _is_target(parent, at):
+            at.unproven(self, old, _IN_PARTS)
+            return None
         made = cst.parse_expression(wording(at, f"port.run_of({code_of(new.value)})"))
         at.note(self, old, made, reason=_ASKED)
         return made
@@ -137,7 +136,8 @@ def _is_alone(target: cst.AssignTarget, at: At) -> bool:
     return isinstance(line, cst.Assign) and len(line.targets) == 1
 
 
-def _is_target(element: cst.CSTNode, at: At) -> bool:
-    """Return whether this is one of ``a.forward, b.forward = ...``."""
-    whole = at.names.parents.get(element)
-    return isinstance(at.names.parents.get(whole), cst.AssignTarget)  # type: ignore[arg-type]
+def _is_target(parent: Any, at: At) -> bool:
+    """Return whether something is set or deleted, perhaps in ``a.forward, b.forward = ...``."""
+    if isinstance(parent, cst.Element):
+        parent = at.names.parents.get(at.names.parents[parent])
+    return isinstance(parent, (cst.AssignTarget, cst.AnnAssign, cst.Del))

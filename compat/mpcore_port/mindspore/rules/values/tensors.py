@@ -96,6 +96,9 @@ _LACKING = {
     *("get_parameter", "register_full_backward_hook", "reset_parameters"),
     *("register_full_backward_pre_hook", "reset_running_stats", "set_submodule", "share_memory"),
 }
+_MORE = (
+    "it stops where remove_duplicate is false, and where what is loaded by assign has another type"
+)
 _NO_COUNT = "num_batches_tracked of a BatchNorm is not among them: MindSpore counts no batches"
 _RANKS = {"register_comm_hook", "_set_static_graph", "_set_ddp_runtime_logging_sample_rate"}
 _SENDS = "it says how torch's DistributedDataParallel sends gradients; MindSpore averages them"
@@ -278,7 +281,9 @@ class MethodRule(PortRule):
         made: Any = self._wrapped(new, at, function)
         if old.func.attr.value == "parameters" and is_next(old, at):  # type: ignore[attr-defined]
             made = cst.Call(cst.Name("iter"), [cst.Arg(made)])  # a list here
-        if function.endswith("buffers") and "BatchNorm" in at.code:
+        if _asks_more(old):
+            at.unproven(self, old, _MORE, made)
+        elif function.endswith("buffers") and "BatchNorm" in at.code:
             at.note(self, old, made, "changed", effect=_NO_COUNT)
         else:
             at.note(self, old, made)
@@ -705,6 +710,13 @@ def _is_device(node: cst.BaseExpression, at: At) -> bool:
 
 def _is_flag(node: cst.BaseExpression) -> bool:
     return code_of(node) in ("True", "False")
+
+
+def _asks_more(call: cst.Call) -> bool:
+    """Return whether a method of a network is told what MindSpore's Cells may not do."""
+    plain = {"assign": "False", "remove_duplicate": "True"}
+    given = {arg.keyword.value: code_of(arg.value) for arg in call.args if arg.keyword}
+    return any(given.get(word, usual) not in (usual, word) for word, usual in plain.items())
 
 
 def _runs_construct(owner: cst.ClassDef, at: At) -> bool:
