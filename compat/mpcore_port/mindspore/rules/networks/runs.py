@@ -128,7 +128,8 @@ def _class_of(holder: cst.BaseExpression, at: At) -> cst.ClassDef | None:
         named = at.names.classes.get(holder.value, ())
         if len(named) == 1:
             return named[0]
-    return at.names.class_named(holder)
+    found: cst.ClassDef | None = at.names.class_named(holder)
+    return found
 
 
 def _is_alone(target: cst.AssignTarget, at: At) -> bool:
