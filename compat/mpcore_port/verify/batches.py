@@ -154,11 +154,23 @@ def _is_mapped(module: Module, scope: ast.AST, name: str, depth: int) -> bool:
     for node in ast.walk(scope):
         if not isinstance(node, ast.Call):
             continue
-        if ast.unparse(node.func) in (f"{name}.items", f"{name}.keys", f"{name}.get"):
+        asked = ast.unparse(node.func) in (f"{name}.items", f"{name}.keys", f"{name}.get")
+        if asked and not _is_asked_first(module, node, name):
             return True
         for inner, own in _handed(module, node, name) if depth else ():
             if _is_mapped(module, inner, own, depth - 1):
                 return True
+    return False
+
+
+def _is_asked_first(module: Module, node: ast.AST, name: str) -> bool:
+    """Return whether what is done with a name is done where it is a dictionary alone: or not."""
+    above = module.enclosing(node, ast.If)
+    while isinstance(above, ast.If):
+        test = ast.unparse(above.test)
+        if f"isinstance({name}, " in test and "dict" in test:
+            return True
+        above = module.enclosing(above, ast.If)
     return False
 
 
@@ -252,6 +264,7 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
     keys: dict[str | int, None] = {}
     passed: list[ast.Call] = []
     given: list[Layout] = []
+    own_keys = _set_first(scope, name)
     for node in ast.walk(scope):
         if isinstance(node, ast.Assign) and isinstance(node.targets[0], ast.Tuple):
             inside = list(ast.walk(node.value))
@@ -270,6 +283,8 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
                 if own not in module.reached:  # what it does with a batch says more
                     given.append(found)
         if isinstance(node, ast.Subscript) and _is_item(node, name):
+            if ast.unparse(node.slice) in own_keys:
+                continue
             ways = node.slice
             either = (ways.body, ways.orelse) if isinstance(ways, ast.IfExp) else (ways,)
             held = [one.value for one in either if isinstance(one, ast.Constant)]
@@ -289,6 +304,16 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
             if deeper is not None:
                 return deeper
     return next(iter(given), None)
+
+
+def _set_first(scope: ast.AST, name: str) -> set[str]:
+    """Return the keys of a batch that a scope sets before it reads them: no loader gives those."""
+    first: dict[str, tuple[int, bool]] = {}
+    for node in ast.walk(scope):
+        if isinstance(node, ast.Subscript) and _is_item(node, name):
+            key, is_set = ast.unparse(node.slice), isinstance(node.ctx, ast.Store)
+            first[key] = min(first.get(key, (node.lineno, is_set)), (node.lineno, is_set))
+    return {key for key, (_, is_set) in first.items() if is_set}
 
 
 def _longest(scope: ast.AST, name: str) -> int:

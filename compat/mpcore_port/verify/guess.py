@@ -45,6 +45,7 @@ _DATA = re.compile(
     re.I,
 )
 _BEGINS = re.compile(r"(start|first|last)_(steps?|iters?|iterations?|epochs?)", re.I)
+_MOST_STEPS = re.compile(r"(max|num|total|n)_?(train_)?(steps|iters?|iterations|batches)", re.I)
 _SETTERS = re.compile(r"(set|feed)_?(input|data|batch)s?")
 _SIZES = (
     (r"(num_|n_)?(classes|outputs?)|out(put)?_(features|dim|size|channels)|nc", 10),
@@ -303,6 +304,8 @@ class _Maker:
                 continue
             elif nothing and (number_of(arg.arg, 0) or _BEGINS.fullmatch(arg.arg)):
                 values[arg.arg] = repr(number_of(arg.arg))
+            elif _MOST_STEPS.fullmatch(arg.arg) and _is_few(default):  # it ends before it is seen
+                values[arg.arg] = repr(BATCHES)
             elif ast.unparse(default) == "False" and AMP.fullmatch(arg.arg):  # what is compared
                 values[arg.arg] = "True"
         values |= {name: name for name in data if name in [a.arg for a in listed]}
@@ -466,6 +469,12 @@ def _switches_scaler(name: str, function: Function) -> bool:
 def _is_item_asked(name: str, function: Function) -> bool:
     """Return whether items or attributes of a parameter are read, or it is called: no number."""
     return re.search(rf"(?<![\w.]){name}[.(\[]", ast.unparse(function)) is not None
+
+
+def _is_few(default: ast.expr) -> bool:
+    """Return whether a default is a number of fewer steps than batches are made."""
+    value = default.value if isinstance(default, ast.Constant) else None
+    return isinstance(value, int) and not isinstance(value, bool) and 0 < value < BATCHES
 
 
 def _takes_others(name: str, function: Function) -> bool:

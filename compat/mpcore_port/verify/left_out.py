@@ -211,8 +211,15 @@ def _bound_at(module: Module, line: int) -> set[str]:
 
 
 def _named(nodes: Sequence[ast.AST]) -> set[str]:
-    parts = (part for node in nodes for part in ast.walk(node))
-    return {part.id for part in parts if isinstance(part, ast.Name)}
+    """Return the names in some nodes; of an object's own attributes those, as ``self.loss``."""
+    parts = [part for node in nodes for part in ast.walk(node)]
+    own = {ast.unparse(part) for part in parts if _is_own(part)}
+    return own | {part.id for part in parts if isinstance(part, ast.Name) and part.id != "self"}
+
+
+def _is_own(node: ast.AST) -> bool:
+    held = node.value if isinstance(node, ast.Attribute) else None
+    return isinstance(held, ast.Name) and held.id == "self"
 
 
 def _is_optimizer(name: str) -> bool:

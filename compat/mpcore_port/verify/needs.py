@@ -176,7 +176,7 @@ class Needs:
             if (
                 isinstance(func, ast.Attribute)
                 and func.attr == "step"
-                and "sched" not in ast.unparse(func.value).lower()
+                and "sche" not in ast.unparse(func.value).lower()  # a scheduler
             ):
                 return True
         return False

@@ -19,7 +19,8 @@ __all__ = [
 ]
 
 SETTINGS = re.compile(
-    r"(\w+_)?(args|cfg|config|opts?|hparams|hps|params|conf|flags|options|settings)|h|hyp|hyper\w*",
+    r"(\w+_)?(args|cfg|config|opts?|hparams|hps|params|conf|flags|options|settings)|h|hyp|hyper\w*|"
+    r"(\w+_)?(args?|cfg|config|opts?|hparams|options|settings)_?dict",
     re.I,
 )
 """Names of a script's settings."""
@@ -78,9 +79,14 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
 )
 
 
+_REACHED = re.compile(r"(^|_)(epochs?|it|iters?|iterations?|steps?|updates?)$", re.I)
+
+
 def number_of(name: str, unknown: float = 1) -> float:
     """Return the number that a name may stand for; ``unknown`` where it says nothing."""
     last = re.sub(r"\[.*", "", name).rpartition(".")[2].replace("-", "_")
+    if name.startswith("torch.load") and _REACHED.search(last):
+        return 0  # a checkpoint that is not there says that nothing was trained
     return next((n for pattern, n in _NUMBERS if re.fullmatch(pattern, last, re.I)), unknown)
 
 

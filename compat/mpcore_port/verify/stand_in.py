@@ -353,8 +353,10 @@ class StandIn(Missing):
         if not tensors and re.search(r"(^|_)dtype$", self._mpcore_name.rpartition(".")[2]):
             return _kit[0].float32
         if not tensors:
-            made = StandIn(self._mpcore_name, _classes(kwargs) or self._mpcore_classes)
-            return made._mpcore_module() if _names_a_network(sys._getframe(1)) else made
+            frame = sys._getframe(1)
+            name = self._mpcore_bound_to(frame)
+            made = StandIn(name, _classes(kwargs) or self._mpcore_classes)
+            return made._mpcore_module() if _names_a_network(frame) else made
         if not LOSS.search(self._mpcore_name):
             is_function = self._mpcore_is_function(args)
             if is_function and isinstance(args[0] if args else None, dict):
@@ -382,6 +384,16 @@ class StandIn(Missing):
             else tensors[place].float().square().mean() * 0.5
         )
         return _Losses(loss_all=given) if is_dict else _in_parts(given, tuple(names))
+
+    def _mpcore_bound_to(self, frame: Any) -> str:
+        """Return the name of what a call gives: it ends in what the caller's name says a number of.
+
+        Of ``start_epoch = resume(path)`` more is known than of what ``resume`` gives.
+        """
+        code, place = frame.f_code, frame.f_lasti
+        (stored,) = _asked[0].of(f"{self._mpcore_name}=", lambda: [_stored(code).get(place, "")])
+        is_number = number_of(stored, -1) >= 0 and NETWORK.fullmatch(stored) is None
+        return f"{self._mpcore_name}.{stored}" if is_number else self._mpcore_name
 
     def _mpcore_beside(self, optimizer: Any, names: tuple[Any, ...]) -> Any:
         """Return an optimizer, with stand-ins for what the caller takes apart beside it."""

@@ -21,7 +21,15 @@ from mpcore_port.verify.left_out import (
     of_evaluation,
 )
 from mpcore_port.verify.module import bound_names
-from mpcore_port.verify.roles import BATCH, BATCH_SIZE, LOADERS, LOSS, NETWORK, SETTINGS
+from mpcore_port.verify.roles import (
+    BATCH,
+    BATCH_SIZE,
+    LOADERS,
+    LOSS,
+    NETWORK,
+    SETTINGS,
+    number_of,
+)
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.stars import given_by_stars, is_star
 from mpcore_port.verify.streams import BATCHES, is_next, nexts
@@ -152,7 +160,10 @@ class Stubs:
             if SETTINGS.fullmatch(held):
                 self.calls[node] = settings_of(self.module, self.folder, held)[0]
                 return
-            given = self._absent(node, _name(node))
+            called = _name(node)
+            if _says_number(held):  # start = load(path): a number by the name that it gets
+                called = f"{called}.{held}"
+            given = self._absent(node, called)
             given = f"{given}()" if given.startswith("_mpcore") else given
             self.calls[node] = _SIZE if _name(node) in ("int", "len", "round") else given
 
@@ -186,15 +197,18 @@ class Stubs:
             self.gone.append(name)
 
     def _assigned_beside(self, node: ast.stmt) -> str:
-        """Return code for what the branches beside one that raises assign."""
-        names: list[str] = []
+        """Return code for what the branches beside one that raises assign, to attributes too."""
+        found: dict[str, str] = {}
         below: ast.AST = node
         above = self.module.parents.get(node)
         while isinstance(above, ast.If) and below in above.orelse:
             for statement in above.body:
-                names += [n for n in bound_names(statement) if n not in names]
+                found |= {n: f"{n} = _mpcore_missing({n!r})" for n in bound_names(statement)}
+                for name in _given_to_self(statement):  # rules follow assignments: this is none
+                    made = _part_code("self", ast.Name(name))
+                    found[f"self.{name}"] = f"_mpcore_give(self, {name}={made})"
             below, above = above, self.module.parents.get(above)
-        return "; ".join(f"{name} = _mpcore_missing({name!r})" for name in names)
+        return "; ".join(found.values())
 
     def _relative(self, node: ast.ImportFrom) -> None:
         """Let a module of a package import by full names: the step is no part of the package."""
@@ -525,6 +539,21 @@ class Stubs:
             if isinstance(node, ast.FunctionDef) and name in [a.arg for a in node.args.args]:
                 return node
         return None
+
+
+def _says_number(name: str) -> bool:
+    """Return whether a name says a number, and no network."""
+    return number_of(name, -1) >= 0 and NETWORK.fullmatch(name) is None
+
+
+def _given_to_self(statement: ast.stmt) -> list[str]:
+    """Return the attributes of ``self`` that a statement assigns."""
+    targets = statement.targets if isinstance(statement, ast.Assign) else []
+    return [
+        target.attr
+        for target in targets
+        if isinstance(target, ast.Attribute) and ast.unparse(target.value) == "self"
+    ]
 
 
 def _is_named(node: ast.expr) -> bool:

@@ -8,6 +8,7 @@ import types
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.inputs import draw, split_form
+from mpcore_port.verify.roles import NETWORK, SETTINGS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -221,14 +222,21 @@ def give(owner: Any, **values: Any) -> None:
     """Give an object attributes, as its base would; properties it has."""
     for name, value in values.items():
         if not isinstance(getattr(type(owner), name, None), property):
-            setattr(owner, name, value)
+            setattr(owner, name, _as_network(name, value))
+
+
+def _as_network(name: str, value: Any) -> Any:
+    """Return the network that something absent is, under the name of one; others as they are."""
+    is_one = NETWORK.fullmatch(name) is not None and SETTINGS.fullmatch(name) is None
+    make = getattr(type(value), "_mpcore_module", None) if is_one else None
+    return value if make is None else make(value)
 
 
 def fill(owner: Any, **makers: Callable[[], Any]) -> None:
     """Give an object the attributes that it has not, each as its maker makes it."""
     for name, make in makers.items():
         if not (hasattr(type(owner), name) or hasattr(owner, name)):
-            setattr(owner, name, make())
+            setattr(owner, name, _as_network(name, make()))
 
 
 def settings(name: str, known: dict[str, Any]) -> Missing:
