@@ -140,6 +140,13 @@ class CellKit:
         vars(made).update(optim=made, optimizer=made)  # as a class around an optimizer has it
         return made
 
+    def shares(self, labels: Any, classes: int) -> Any:
+        """Return labels as shares of each class: a row of them for each; shares stay."""
+        if labels.is_floating_point():
+            return labels
+        rows = labels.astype(ms.int32) % classes
+        return (rows[..., None] == ops.arange(classes).astype(ms.int32)).astype(self.float32)
+
     def relu(self, x: Any) -> Any:
         """Return max(x, 0)."""
         return ops.relu(x)

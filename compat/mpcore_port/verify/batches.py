@@ -131,9 +131,20 @@ def _list_of(loop: ast.AST, name: str) -> int:
                 (stored if isinstance(node.ctx, ast.Store) else read).add(key)
         if isinstance(node, ast.Call) and _joins(node, name):
             stored |= {0, 1}
-    if not stored and not {0, 1} <= read:
+    if not stored and not {0, 1} <= read and not (read and _may_be_list(loop, name)):
         return 0
     return max(stored | read) + 1
+
+
+def _may_be_list(loop: ast.AST, name: str) -> bool:
+    """Return whether a loop asks whether a name is a list."""
+    calls = (node for node in ast.walk(loop) if isinstance(node, ast.Call) and len(node.args) == 2)
+    return any(
+        ast.unparse(call.func) == "isinstance"
+        and ast.unparse(call.args[0]) == name
+        and re.search(r"\blist\b", ast.unparse(call.args[1])) is not None
+        for call in calls
+    )
 
 
 def _is_of_dicts(scope: ast.AST, name: str) -> bool:

@@ -119,6 +119,12 @@ class TorchKit:
         vars(made).update(optim=made, optimizer=made)  # as a class around an optimizer has it
         return made
 
+    def shares(self, labels: Any, classes: int) -> Any:
+        """Return labels as shares of each class: a row of them for each; shares stay."""
+        if labels.is_floating_point():
+            return labels
+        return nn.functional.one_hot(labels.long() % classes, classes).float()
+
     def relu(self, x: Any) -> Any:
         """Return max(x, 0)."""
         return torch.relu(x)

@@ -237,6 +237,10 @@ _MEASURES = re.compile(r"accuracy|(^|_)(acc|iou|miou|psnr|ssim|f1|top_?k)(_|$)",
 """Functions that measure how good answers are: numbers, where networks give rows."""
 
 
+_MIXES = re.compile(r"(\w+_)?mixup(_fn|_func|_function)?|\w*Mixup", re.I)
+"""What mixes pictures and makes shares of their classes, as timm's ``Mixup``: here it mixes none."""
+
+
 class StandIn(Missing):
     """A value that is not there: a number, a network, a loss, a logger, as it is used."""
 
@@ -357,6 +361,8 @@ class StandIn(Missing):
             name = self._mpcore_bound_to(frame)
             made = StandIn(name, _classes(kwargs) or self._mpcore_classes)
             return made._mpcore_module() if _names_a_network(frame) else made
+        if _MIXES.fullmatch(self._mpcore_name.rpartition(".")[2]) and len(args) == 2:
+            return args[0], _kit[0].shares(args[1], self._mpcore_classes)
         if not LOSS.search(self._mpcore_name):
             is_function = self._mpcore_is_function(args)
             if is_function and isinstance(args[0] if args else None, dict):
