@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import mindspore
 import pytest
 import torch
 
+from mpcore_port.mindspore.stand_in import CellKit
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.kit import TorchKit
+from mpcore_port.verify.left_out import may_go
+from mpcore_port.verify.module import Module
 from mpcore_port.verify.roles import SETTINGS, number_of
 from mpcore_port.verify.stand_in import StandIn
 from mpcore_port.verify.synthetic import fill, give
@@ -157,3 +161,132 @@ def train(model, loader, optimizer, loss_fun, scaler):
 def test_what_may_be_a_dictionary_is_a_tensor_and_what_is_one_is_one(tmp_path: Path) -> None:
     (layout,) = extract(EITHER, tmp_path).layouts
     assert layout.form == "({}, {}, {{'y': {}}},)"
+
+
+BEHIND = """def run(loader, model, criterion, optimizer, ranks, metrics, meter):
+    for x, y in loader:
+        {first}
+        loss.backward()
+        optimizer.step()
+        top = metrics.correct(x, y)
+        loss, top = ranks.all_reduce([loss, top])
+        meter.update(top.item(), loss.item())
+        {last}
+"""
+
+
+@pytest.mark.parametrize(
+    ("first", "last", "may"),
+    [
+        ("loss = criterion(model(x), y)", "pass", True),
+        ("loss = loss + criterion(model(x), y)", "pass", False),
+        ("pass", "pass", False),
+        ("loss = criterion(model(x), y)", "loss.backward()", False),
+    ],
+)
+def test_a_loss_that_is_made_anew_may_be_reported_with_others(
+    first: str, last: str, *, may: bool
+) -> None:
+    module = Module(BEHIND.format(first=first, last=last))
+    assert may_go(module, 6, (2, 9)) is may
+
+
+def test_what_is_absent_is_a_class_of_what_it_makes() -> None:
+    absent = StandIn("theirs.Batch")
+    assert isinstance(absent(), absent)  # type: ignore[arg-type]
+    assert not isinstance(torch.ones(1), (dict, absent))  # type: ignore[arg-type]
+    assert not issubclass(dict, absent)  # type: ignore[arg-type]
+
+
+def test_what_mixes_pictures_gives_them_back_with_shares_of_classes() -> None:
+    mix = StandIn("timm.data.Mixup")(num_classes=4)
+    pictures, labels = torch.rand(3, 3, 8, 8), torch.tensor([0, 3, 1])
+    same, shares = mix(pictures, labels)
+    assert same is pictures
+    assert shares.tolist() == [[1, 0, 0, 0], [0, 0, 0, 1], [0, 1, 0, 0]]
+    assert mix(pictures, shares)[1] is shares
+    kit, own = CellKit(None), mindspore.Tensor([0, 3, 1])
+    assert kit.shares(own, 4).asnumpy().tolist() == shares.tolist()
+    assert kit.shares(kit.shares(own, 4), 4).dtype == mindspore.float32
+
+
+LISTED = """def run(loader, model, optimizer):
+    for inputs, labels in loader:
+        if isinstance(inputs, (list,)):
+            for i in range(len(inputs)):
+                inputs[i] = inputs[i].cuda()
+        size = inputs[0].size(0)
+        model(inputs, labels).backward()
+        optimizer.step()
+"""
+
+
+def test_what_is_asked_whether_it_is_a_list_and_read_as_one_is_one(tmp_path: Path) -> None:
+    (layout,) = extract(LISTED, tmp_path).layouts
+    assert layout.form == "([{}], {},)"
+
+
+ALIASED = """import argparse
+import torch
+import nets
+from theirs import make_optimizer, load
+parser = argparse.ArgumentParser()
+arg = parser.add_argument
+arg("--level", default="O1")
+arg("folder")
+args = parser.parse_args()
+model = nets.__dict__[args.folder]().cuda()
+optimizer, scheduler = make_optimizer(args, model)
+scaler = torch.cuda.amp.GradScaler()
+for x, y in load(args.level):
+    with torch.autocast("cuda"):
+        loss = torch.nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+MAKES_BOTH = 11
+
+
+def test_options_that_are_added_by_another_name_are_there(tmp_path: Path) -> None:
+    step = extract(ALIASED, tmp_path)
+    assert 'arg("--level", default="O1")' in step.body
+    assert step.args == ("mpcore",)
+
+
+def test_an_optimizer_that_is_made_beside_a_scheduler_is_one(tmp_path: Path) -> None:
+    step = extract(ALIASED, tmp_path, {MAKES_BOTH})
+    line = step.body.splitlines()[MAKES_BOTH - 1]
+    assert line == (
+        "optimizer, scheduler = _mpcore_missing('optimizer make_optimizer')(args, model)"
+    )
+    optimizer, scheduler = StandIn("optimizer make_optimizer")(
+        {}, StandIn("model")._mpcore_module()
+    )
+    assert isinstance(optimizer, torch.optim.Optimizer)
+    assert isinstance(scheduler, StandIn)
+
+
+ASKED = """import torch
+def train(model, loader, optimizer, scaler, callbacks=None, hooks=None, made=None):
+    made = made or {}
+    for x in loader:
+        for callback in callbacks["on_batch"]:
+            callback(model)
+        if hooks is not None:
+            hooks["on_batch"](made["x"])
+        with torch.autocast("cuda"):
+            loss = model(x.cuda()).float().mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+"""
+
+
+def test_what_a_function_cannot_do_without_is_given_to_it(tmp_path: Path) -> None:
+    call = extract(ASKED, tmp_path).call
+    assert "callbacks=" in call
+    assert "hooks=" not in call
+    assert "made=" not in call

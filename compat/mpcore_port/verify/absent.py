@@ -223,7 +223,9 @@ def _option(namespace: argparse.Namespace, name: str) -> Any:
     """Return what stands for an option that a step reads; ``hasattr`` finds none."""
     if name.startswith("_") or only_asks(sys._getframe(1)):
         raise AttributeError(name)
-    made = missing(f"args.{name}")
+    settings = missing("args")
+    known = getattr(settings, "_mpcore_part", None)
+    made = missing(f"args.{name}") if known is None else known(name)
     setattr(namespace, name, made)
     return made
 

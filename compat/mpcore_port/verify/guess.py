@@ -301,7 +301,8 @@ class _Maker:
             if nothing and SETTINGS.fullmatch(arg.arg):
                 values[arg.arg] = ""
             elif nothing and _is_item_asked(arg.arg, function):  # rates of all steps: none is set
-                continue
+                if not _may_be_nothing(arg.arg, function):
+                    values[arg.arg] = ""
             elif nothing and (number_of(arg.arg, 0) or _BEGINS.fullmatch(arg.arg)):
                 values[arg.arg] = repr(number_of(arg.arg))
             elif _MOST_STEPS.fullmatch(arg.arg) and _is_few(default):  # it ends before it is seen
@@ -475,6 +476,20 @@ def _is_few(default: ast.expr) -> bool:
     """Return whether a default is a number of fewer steps than batches are made."""
     value = default.value if isinstance(default, ast.Constant) else None
     return isinstance(value, int) and not isinstance(value, bool) and 0 < value < BATCHES
+
+
+def _may_be_nothing(name: str, function: Function) -> bool:
+    """Return whether a function asks whether it was given something, or makes it itself."""
+    for node in walk_all(function):
+        tests = [node.test] if isinstance(node, (ast.If, ast.IfExp, ast.While, ast.Assert)) else []
+        tests += node.values if isinstance(node, ast.BoolOp) else []
+        for test in tests:
+            if any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(test)):
+                return True
+        targets = node.targets if isinstance(node, ast.Assign) else []
+        if name in map(ast.unparse, targets):
+            return True
+    return False
 
 
 def _takes_others(name: str, function: Function) -> bool:

@@ -39,6 +39,7 @@ _TRAINS |= {"clip_grad_norm_", "clip_grad_value_", "set_epoch", "append", "exten
 _ASKED = ("parameters()", "named_parameters()", "train()", "module")
 _OF_STEP = re.compile(r"step|optim|scaler|grad|backward|train|update", re.I)
 _STEPS = {"step", "update", "backward", "zero_grad", "unscale_", "train"}
+_OPTIMIZERS = re.compile(r"optim(izer)?s?$", re.I)
 _SAVES = re.compile(r"save|checkpoint|ckpt|snapshot|dump|store", re.I)
 _EVALUATES = re.compile(r"eval|valid|test|estimate|infer|sample|generate", re.I)
 _IN_PLACE = re.compile(r"[a-z]_\(|\.data\b")
@@ -129,8 +130,9 @@ def makers_of_optimizers(module: Module, stopped: str = "") -> list[int]:
         if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Call)):
             continue
         called = node.value.func
-        name = ast.unparse(node.targets[0])
-        if not re.search(r"optim(izer)?s?$", name, re.I) or _is_of_torch(module, called):
+        name = ast.unparse(node.targets[0]).strip("()")
+        bound = name.split(", ")  # optimizer, scheduler = make(net)
+        if not any(map(_OPTIMIZERS.search, bound)) or _is_of_torch(module, called):
             continue
         head = f"{name} = {ast.unparse(called)}("
         if not stopped or " ".join(stopped.split()).startswith(head):

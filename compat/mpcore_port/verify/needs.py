@@ -253,8 +253,9 @@ class Needs:
         if root in needed and isinstance(call.func, ast.Attribute):
             return root not in self.module.imports
         own = self.module.functions.get(root)
-        if own is None:
-            return False
+        if own is None:  # arg = parser.add_argument; arg("--size")
+            methods = self.module.values(root) if isinstance(call.func, ast.Name) else []
+            return any(isinstance(one, ast.Attribute) and _root(one) in needed for one in methods)
         given = {arg.id for arg in call.args if isinstance(arg, ast.Name)} - _SETTINGS_OBJECTS
         return bool(given & needed) or any(_is_setting(node) for node in ast.walk(own))
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import sys
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.module import is_backward, walk
@@ -16,6 +17,7 @@ __all__ = ["is_only_reported"]
 
 _MOVES = {"backward", "scale", "step", "unscale_", "zero_grad", "clip_grad_norm_"}
 _KEEPS = {"append", "extend", "update", "add", "insert", "setdefault"}
+_NEVER = sys.maxsize
 _LEAVES = (ast.Break, ast.Continue, ast.Return, ast.Raise)
 
 
@@ -33,14 +35,40 @@ def is_only_reported(module: Module, call: ast.Call) -> bool:
     if not names or any("." in name for name in names):  # others may read what an object holds
         return False
     nodes = [node for part in home.body for node in walk(part)]  # type: ignore[attr-defined]
+    loop = module.enclosing(call, ast.For, ast.While)
+    renewed = _renewed(module, loop) if loop is not None else {}
     before = -1
     while before != len(names):
         before = len(names)
         for node in nodes:
-            names |= set(_made_of(node, names))
+            made = set(_made_of(node, names))
+            names |= {name for name in made if not renewed.get(name, _NEVER) < node.lineno}  # type: ignore[attr-defined]
     return not any("." in name for name in names) and not any(
         _trains(module, node, names) for node in nodes
     )
+
+
+def _renewed(module: Module, loop: ast.AST) -> dict[str, int]:
+    """Return the names that a loop makes anew before it trains by them, with the last such line.
+
+    ``loss = mean_of_ranks(loss)`` behind the step is of no other step.
+    """
+    nodes = [node for node in ast.walk(loop) if isinstance(node, ast.expr | ast.stmt)]
+    lines: dict[str, list[int]] = {}
+    for node in nodes:
+        if _moves(module, node):
+            for part in ast.walk(node):
+                if isinstance(part, ast.Name):
+                    lines.setdefault(part.id, []).append(node.lineno)
+    found: dict[str, int] = {}
+    for node in nodes:
+        if not isinstance(node, ast.Assign):
+            continue
+        for name in _bound(node.targets):
+            trains = lines.get(name, [])
+            if trains and node.lineno < min(trains) and not _reads(node.value, {name}):
+                found[name] = max(trains)
+    return found
 
 
 def _made_of(node: ast.AST, names: set[str]) -> Iterator[str]:

@@ -28,15 +28,27 @@ def required_arguments(module: Module, folder: Path) -> tuple[str, ...]:
     An option for a file of settings that has no default gets the one that lies in ``folder``.
     """
     found: list[str] = []
-    for node in ast.walk(module.tree):
-        if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
-            found += (
-                _settings_file(node, folder)
-                or _device(node)
-                or _batch(node)
-                or _argument(node, module.tree)
-            )
+    for node in _options(module.tree):
+        found += (
+            _settings_file(node, folder)
+            or _device(node)
+            or _batch(node)
+            or _argument(node, module.tree)
+        )
     return tuple(found)
+
+
+def _options(tree: ast.AST) -> list[ast.Call]:
+    """Return the calls that add options; also by a name for it, ``arg = parser.add_argument``."""
+    nodes = list(ast.walk(tree))
+    names = {
+        ast.unparse(target)
+        for node in nodes
+        if isinstance(node, ast.Assign) and ast.unparse(node.value).endswith(".add_argument")
+        for target in node.targets
+    }
+    calls = ((node, ast.unparse(node.func)) for node in nodes if isinstance(node, ast.Call))
+    return [node for node, name in calls if name.endswith(".add_argument") or name in names]
 
 
 def _device(node: ast.Call) -> list[str]:
@@ -149,9 +161,8 @@ def defaults(tree: ast.AST, folder: Path) -> dict[str, str]:
     paths = sorted(folder.glob("*.py"))[:_MOST]
     texts = [p.read_text("utf-8", errors="replace") for p in paths if p.stat().st_size < _LONGEST]
     for one in (*(_parsed(text) for text in texts if "add_argument" in text), tree):
-        for node in ast.walk(one):
-            if isinstance(node, ast.Call) and ast.unparse(node.func).endswith(".add_argument"):
-                found |= _default(node)
+        for node in _options(one):
+            found |= _default(node)
     return found
 
 

@@ -238,7 +238,7 @@ _MEASURES = re.compile(r"accuracy|(^|_)(acc|iou|miou|psnr|ssim|f1|top_?k)(_|$)",
 
 
 _MIXES = re.compile(r"(\w+_)?mixup(_fn|_func|_function)?|\w*Mixup", re.I)
-"""What mixes pictures and makes shares of their classes, as timm's ``Mixup``: here it mixes none."""
+"""What mixes pictures and makes shares of classes, as timm's ``Mixup``: it mixes none here."""
 
 
 class StandIn(Missing):

@@ -164,6 +164,13 @@ class Missing:
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
         return ()
 
+    def __instancecheck__(self, one: object) -> bool:
+        """Return whether this, taken for a class, has made an object."""
+        return isinstance(one, Missing) and one._mpcore_name == self._mpcore_name
+
+    def __subclasscheck__(self, one: type) -> bool:
+        return False
+
     def __len__(self) -> int:
         return BATCHES
 
