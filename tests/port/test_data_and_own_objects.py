@@ -266,3 +266,43 @@ def test_a_class_that_is_not_imported_is_named(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delattr(f"{__name__}.Row")
     with pytest.raises(CheckpointError, match="import it before"):
         port.load(file)
+
+
+HANDED_DATA = """import torch
+class Loop:
+    def __init__(self, data):
+        self.data = data
+def counted(loop, key):
+    found = loop.data
+    found[key] = 3.0
+    return found
+def moved(loop):
+    found = loop.data
+    found += 1
+    return found
+w = torch.nn.Parameter(torch.ones(3))
+counted(w, 1)
+moved(w)
+logs = counted(Loop({"epoch": 1}), "loss")
+made = [*w.tolist(), logs["epoch"], logs["loss"], moved(Loop(4))]
+"""
+
+
+def test_data_of_what_is_handed_in_may_be_a_dictionary_or_a_number(tmp_path: Path) -> None:
+    assert "refused" not in beside(HANDED_DATA, tmp_path).text
+
+
+NONE_IS_HELD = """import torch
+def sampled(batch, keys):
+    sample = {"input": {}, "valid": None}
+    for key in keys:
+        sample["input"][key] = batch[key]
+    return sample
+def shown(sample: dict) -> None:
+    print(sample)
+made = [sampled({"a": 1.0, "b": 2.0}, ["a"])["input"]["a"]]
+"""
+
+
+def test_none_holds_nothing(tmp_path: Path) -> None:
+    assert not beside(NONE_IS_HELD, tmp_path).failures

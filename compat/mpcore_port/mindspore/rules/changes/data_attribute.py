@@ -8,7 +8,11 @@ import libcst as cst
 
 from mpcore_port.mindspore.rules.changes.states import is_live_entry, is_live_name
 from mpcore_port.mindspore.rules.place import PortRule, wording
-from mpcore_port.mindspore.rules.values.kept_names import SETTINGS, is_kept_name
+from mpcore_port.mindspore.rules.values.kept_names import (
+    SETTINGS,
+    is_data_of_anything,
+    is_kept_name,
+)
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -54,6 +58,12 @@ class DataRule(PortRule):
             target, operator = new.target, operator_of(new)
         else:
             return None
+        if operator and is_data_of_anything(old.target, at):
+            held, by = code_of(target), code_of(new.value)
+            code = wording(at, f'port.changed("{operator}=", {held}, {by})')
+            made = cst.Assign([cst.AssignTarget(target)], cst.parse_expression(code))
+            at.note(self, old, made, reason=_KEPT_BY)
+            return made.with_changes(semicolon=new.semicolon)
         live = operator and (is_live_name(old.target, at) or is_live_entry(old.target, at))
         if live or (operator and is_kept_name(old.target, at)):
             held, value = code_of(target), code_of(new.value)

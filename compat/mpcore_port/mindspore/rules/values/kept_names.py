@@ -18,7 +18,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["SETTINGS", "AliasOfDataRule", "is_kept_name"]
+__all__ = ["SETTINGS", "AliasOfDataRule", "is_data_of_anything", "is_kept_name"]
 
 _DEPTH = 6
 _DETACHED = re.compile(r"\.(data|detach\(\))(\.|$)")
@@ -49,6 +49,8 @@ def _is_kept_by(name: str, binding: Any, at: At) -> bool:
     if binding.kind != "value" or value is None:
         return False
     if isinstance(value, cst.Attribute):
+        if value.attr.value == "data" and _is_of_anything(value.value, at):
+            return False
         return value.attr.value in ("data", "grad", "weight", "bias") and not _is_import(value, at)
     return isinstance(value, cst.Subscript) and _is_dictionary(value.value, at, _DEPTH)
 
@@ -153,24 +155,32 @@ class AliasOfDataRule(PortRule):
         """Leave ``data`` out of one name's value, or of a place that is set."""
         if old.attr.value != "data" or at.names.qualified(old) is not None:
             return None
-        parent: Any = at.names.parents.get(old)
-        if isinstance(parent, cst.Subscript) and parent.value is old:
-            target: Any = at.names.parents.get(parent)
-            is_set = isinstance(target, (cst.AssignTarget, cst.AugAssign))
-            if not is_set or target.target is not parent:
-                return None
-            if code_of(old.value) == "self" or SETTINGS.search(code_of(old.value)):
-                return None
-            made = at.names.call_names(old.value)
-            if made and all(one.partition(".")[0] in sys.stdlib_module_names for one in made):
-                return None  # collections.UserList has `data` of its own
-            kind = at.values.kind(old.value)
-            if kind != "tensor" and _PARAMETER.search(code_of(old.value)) is None:
-                return _told_apart(self, old, new, at)
-        elif not isinstance(parent, cst.Assign) or not _is_changed_later(parent, at):
+        if not _is_place_set(old, at) and not _is_changed_later(at.names.parents.get(old), at):
             return None
+        if code_of(old.value) == "self" or SETTINGS.search(code_of(old.value)):
+            return None
+        made = at.names.call_names(old.value)
+        if made and all(one.partition(".")[0] in sys.stdlib_module_names for one in made):
+            return None  # collections.UserList has `data` of its own
+        if _is_of_anything(old.value, at):
+            return _told_apart(self, old, new, at)
         at.note(self, old, new.value)
         return new.value
+
+
+def is_data_of_anything(node: Any, at: At) -> bool:
+    """Return whether a name is ``holder.data``, of a tensor or of something else."""
+    given = at.names.given(node) if isinstance(node, cst.Name) else []
+    held = [one.value for one in given if one.kind == "value"]
+    every = [one for one in held if isinstance(one, cst.Attribute) and one.attr.value == "data"]
+    return len(every) == len(given) > 0 and all(
+        not _is_import(one, at) and _is_of_anything(one.value, at) for one in every
+    )
+
+
+def _is_of_anything(holder: Any, at: At) -> bool:
+    """Return whether something else than a tensor may be what ``data`` is asked of."""
+    return at.values.kind(holder) != "tensor" and not _PARAMETER.search(code_of(holder))
 
 
 def _told_apart(rule: PortRule, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
@@ -180,10 +190,19 @@ def _told_apart(rule: PortRule, old: cst.Attribute, new: cst.Attribute, at: At) 
     return made
 
 
-def _is_changed_later(assign: cst.Assign, at: At) -> bool:
+def _is_place_set(node: cst.Attribute, at: At) -> bool:
+    """Return whether a place of it is set: ``p.data[mask] = 0``."""
+    place: Any = at.names.parents.get(node)
+    target: Any = at.names.parents.get(place) if isinstance(place, cst.Subscript) else None
+    return isinstance(target, (cst.AssignTarget, cst.AugAssign)) and target.target is place
+
+
+def _is_changed_later(assign: Any, at: At) -> bool:
     """Return whether the only name of a statement is changed in place somewhere."""
+    if not isinstance(assign, cst.Assign) or len(assign.targets) != 1:
+        return False
     name: Any = assign.targets[0].target
-    if len(assign.targets) != 1 or not isinstance(name, cst.Name):
+    if not isinstance(name, cst.Name):
         return False
     scope = at.names.scope(name)
     every = [node.target for node in at.names.by_type[cst.AugAssign]]
