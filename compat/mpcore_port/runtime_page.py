@@ -30,6 +30,7 @@ _PARTS = (
     "fabric",
     "horovod",
     "inits",
+    "metrics",
     "networks",
     "others",
     "patterns",

@@ -13,6 +13,7 @@ from mpcore_port_runtime import indexing as indexing
 from mpcore_port_runtime import inits as inits
 from mpcore_port_runtime import layer_paddings as layer_paddings
 from mpcore_port_runtime import lr_scheduler as lr_scheduler
+from mpcore_port_runtime import metrics as metrics
 from mpcore_port_runtime import networks as networks
 from mpcore_port_runtime import others as others
 from mpcore_port_runtime import patterns as patterns
@@ -79,5 +80,5 @@ from mpcore_port_runtime.typed import *  # noqa: F403
 from mpcore_port_runtime.wanted import *  # noqa: F403
 from mpcore_port_runtime.warmed_averages import *  # noqa: F403
 
-VERSION = 21
+VERSION = 22
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

@@ -93,3 +93,37 @@ def test_state_of_a_grad_scalar_is_that_of_a_scaler() -> None:
     )
     found = port_text(script, TARGET, Options())
     assert "scaler-state-lost" not in repr(found)
+
+
+HANDED_IN = """import torch
+from torch import nn
+def step(model, optimizer, x):
+    optimizer.zero_grad()
+    loss = model(x).pow(2).mean()
+    loss.backward()
+    nn.utils.clip_grad_norm_({clipped}, 1.0)
+    optimizer.step()
+    return loss.item()
+"""
+MADE = """import torch
+from torch import nn
+def main():
+    model = nn.Linear(2, 2)
+    optimizer = torch.optim.SGD({moved}.parameters(), lr=0.1)
+    step(model, optimizer, torch.ones(1, 2))
+"""
+
+
+def _wider(script: str) -> list[str]:
+    return [one.effect for one in ported(script).edits if "the norm is another" in one.effect]
+
+
+@pytest.mark.parametrize("clipped", ["model.parameters()", "optimizer.param_groups[0]['params']"])
+def test_a_clip_beside_an_optimizer_of_elsewhere_is_said(clipped: str) -> None:
+    (told,) = _wider(HANDED_IN.format(clipped=clipped))
+    assert clipped in told
+
+
+def test_a_clip_of_what_its_optimizer_is_made_of_is_not() -> None:
+    made = MADE.format(moved="model") + HANDED_IN.format(clipped="model.parameters()")
+    assert not _wider(made)

@@ -312,8 +312,11 @@ class _Grouping:
         assert act is not None  # noqa: S101  # a clip
         if home is not block:
             raise NotPlain(line.node, "it clips in another block than it steps in")
-        if not self._covers(act.of, group, line):
+        covers = self._covers(act.of, group, line)
+        if covers is False:
             raise NotPlain(line.node, "it clips other gradients than the optimizer's")
+        if covers is None and act.of not in group.perhaps_wider:
+            group.perhaps_wider.append(act.of)
         if not group.scaler or group.optimizers[0] in self.unscaled:
             group.clips.append(act)
         elif act.bound:
@@ -321,30 +324,34 @@ class _Grouping:
         else:
             group.early_clips.append(act)
 
-    def _covers(self, of: str, group: Group, line: Line) -> bool:
+    def _covers(self, of: str, group: Group, line: Line) -> bool | None:
         """Return whether gradients that are clipped are those that the step is made of.
 
         Networks are compared by name where the optimizer is made in the same scope, or both are
-        attributes of one class; else by how many there are.
+        attributes of one class; else by how many there are. None: they may be, and nothing in this
+        file says it.
         """
         parts = of.split(" | ")
         if len(parts) > 1:
-            return all(self._covers(part, group, line) for part in parts)
+            found = {self._covers(part, group, line) for part in parts}
+            return False if False in found else None if None in found else True
         if "master_params(" in of:
             return bool(group.apex) and of.endswith(f"master_params({group.optimizers[0]})")
         call = maker_of(stepping(group.steps[0]), self.at)
         clipped = _trained(self._clipped(of), self.at)
         if call is None:
-            return not clipped or self._may_be_all(clipped, group)
+            return None if not clipped or self._may_be_all(clipped, group) else False
         made = _trained(call.args[0].value, self.at) if call.args else set()
         if not made or not clipped:
-            return True
+            return None
         home = self.at.names.enclosing(call, cst.FunctionDef)
         if home is self.at.names.enclosing(line.source, cst.FunctionDef):
             return made == clipped
         if all(name.startswith("self.") for name in made | clipped):
             return made == clipped
-        return len(made) == len(clipped)
+        if len(made) != len(clipped):
+            return False
+        return True if _last_words(made) == _last_words(clipped) else None
 
     def _may_be_all(self, clipped: set[str], group: Group) -> bool:
         """Return whether an optimizer of another file's maker may move what is clipped alone.
@@ -388,6 +395,10 @@ class _Grouping:
         else:
             self.steps.joint[id(line)] = groups
         self.last = None
+
+
+def _last_words(names: set[str]) -> set[str]:
+    return {name.removesuffix(".module").rpartition(".")[2] for name in names}
 
 
 # --- lines that several steps are made of ------------------------------------------------------

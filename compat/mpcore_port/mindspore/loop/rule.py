@@ -51,6 +51,10 @@ _SKIPS = (
 )
 _NARROW = "a parameter that the optimizer does not move has no gradient behind the step"
 _UNCLIPPED = "after a step that the scaler skips, gradients are read as they were before the clip"
+_WIDER = (
+    "it clips the gradients of what its optimizer moves: torch those of {}, and where that is more "
+    "or less, the norm is another"
+)
 _WINDOW = "a last window that is not full is dropped at the end of the function; torch keeps it"
 
 
@@ -297,6 +301,7 @@ def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
     found += [_ANEW] if written.anew else []
     found += [_NARROW] if group.narrow else []
     found += [_SKIPS] if group.skips else []
+    found += [_WIDER.format(" | ".join(group.perhaps_wider))] if group.perhaps_wider else []
     found += [_UNCLIPPED] if group.handed and group.scaler and group.clips else []
     unbound = [name for forward in group.forwards for name in forward.unbound]
     unbound += [name for name in written.started if name not in unbound]

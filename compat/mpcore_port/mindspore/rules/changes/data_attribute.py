@@ -61,9 +61,10 @@ class DataRule(PortRule):
         if operator and is_data_of_anything(old.target, at):
             held, by = code_of(target), code_of(new.value)
             code = wording(at, f'port.changed("{operator}=", {held}, {by})')
-            made = cst.Assign([cst.AssignTarget(target)], cst.parse_expression(code))
-            at.note(self, old, made, reason=_KEPT_BY)
-            return made.with_changes(semicolon=new.semicolon)
+            given = [cst.AssignTarget(target)]
+            line = cst.Assign(given, cst.parse_expression(code), semicolon=new.semicolon)
+            at.note(self, old, line, reason=_KEPT_BY)
+            return line
         live = operator and (is_live_name(old.target, at) or is_live_entry(old.target, at))
         if live or (operator and is_kept_name(old.target, at)):
             held, value = code_of(target), code_of(new.value)

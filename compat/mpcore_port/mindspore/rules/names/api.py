@@ -62,7 +62,7 @@ _WAYS = {
     "pytorch_lightning": "write its loop out, and port that",
     "timm": "of it what training scripts take is ported; the package mindcv has its usual networks",
     "torch_geometric": "the package mindspore_gl has its usual layers",
-    "torchmetrics": "mindspore.train has metrics",
+    "torchmetrics": "of it Accuracy and MeanMetric are ported; mindspore.train has other metrics",
     "transformers": "the package mindnlp has its usual networks",
 }
 """Ways out, by package; nobody has compared their numbers."""
