@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.names import Binding, Names
 
-__all__ = ["UNKNOWN", "Values", "vocabulary"]
+__all__ = ["UNKNOWN", "Values", "is_network_base", "vocabulary"]
 
 UNKNOWN = "unknown"
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
@@ -68,10 +68,20 @@ def vocabulary() -> dict[str, frozenset[str]]:
     return {kind: frozenset(names.split()) for kind, _, names in lines}
 
 
+_OF_TIMM = re.compile(r"timm\.(models\.)?(layers|vision_transformer)\.(\w+\.)?[A-Z]")
+
+
+def is_network_base(name: str) -> bool:
+    """Return whether a full name is surely of a class of networks: torch's, or timm's layers."""
+    return name.startswith("torch.nn.") or _OF_TIMM.match(name) is not None
+
+
 _OTHERS = (
     (re.compile(r"transformers\.(optimization\.)?AdamW$"), "optimizer"),
     (re.compile(r"transformers\.(optimization\.)?get_\w*schedule\w*$"), "scheduler"),
-    (re.compile(r"timm\.loss\.|timm\.(models\.)?layers\.(\w+\.)?[A-Z]"), "module"),
+    (re.compile(r"timm\.loss\."), "module"),
+    (_OF_TIMM, "module"),
+    (re.compile(r"timm\.(\w+\.)+(resample_abs_pos_embed|resize_pos_embed|drop_path)$"), "tensor"),
     (re.compile(r"einops\.layers\.torch\."), "module"),
     (re.compile(r"einops\.(rearrange|reduce|repeat)$"), "tensor"),
     (re.compile(r"horovod\.torch\.(allreduce|allgather|broadcast)_?$"), "tensor"),
@@ -293,7 +303,7 @@ class Values:
 
     def is_network(self, node: cst.ClassDef) -> bool:
         """Return whether a class of the file is a network of torch's."""
-        return any(base.startswith("torch.nn.") for base in self.names.bases(node))
+        return any(map(is_network_base, self.names.bases(node)))
 
     # --- calls and attributes -----------------------------------------------------------------
 

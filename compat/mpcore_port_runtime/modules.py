@@ -31,6 +31,7 @@ __all__ = [
     "evaluate",
     "fill",
     "fill_part",
+    "fill_seen",
     "fill_uniform",
     "get_submodule",
     "grad_of",
@@ -567,6 +568,14 @@ def fill_part(whole: Any, place: Any, init: Any) -> Any:
     part = whole[place]
     whole[place] = initializer(init, part.shape, part.dtype).init_data()
     return whole[place]
+
+
+def fill_seen(whole: Any, init: Any, *shape: Any) -> Any:
+    """Give a Parameter values that an initializer has for another shape of it; return it."""
+    seen = whole.view(*shape)
+    values = initializer(init, seen.shape, seen.dtype).init_data()
+    ops.assign(whole, values.reshape(whole.shape))
+    return whole.view(*shape)
 
 
 def fill_uniform(tensor: Any, low: float, high: float) -> Any:

@@ -3,12 +3,18 @@
 In an environment with torch, torchvision and ``timm==1.0.31``:
 
     python tests/port/record_timm.py [FOLDER_OF_PACKAGES]
+
+With a folder that has ``timm==0.3.2``, what that gives goes into the same file, and nothing else:
+
+    python tests/port/record_timm.py FOLDER_OF_PACKAGES FOLDER_OF_OLDER_TIMM
 """
 
 from __future__ import annotations
 
 import argparse
+import collections.abc
 import json
+import math
 import random
 import sys
 import tempfile
@@ -331,7 +337,27 @@ OPTIMIZERS: list[tuple[str, dict[str, Any]]] = [
 ]
 
 
-def main(folder: str) -> None:
+def networks(script: str) -> list[Any]:
+    """Return the losses, weights and names of networks that are made of timm's layers."""
+    module = sys.modules["script"] = types.ModuleType("script")  # timm looks for it
+    held = vars(module)
+    exec(script, held)
+    held["go"]()
+    return [held["made"], held["names"]]
+
+
+def older(torch: Any, folder: str, data: dict[str, Any]) -> None:
+    """Add what timm 0.3.2 gives, which asks torch for what it had then."""
+    six = types.ModuleType("torch._six")
+    vars(six).update(container_abcs=collections.abc, inf=math.inf)
+    sys.modules["torch._six"] = torch._six = six
+    sys.path.insert(0, folder)
+    from timm_networks import OLDER
+
+    data["older"] = networks(OLDER)
+
+
+def main(folder: str, of_older: str) -> None:
     """Write the file."""
     import torch
 
@@ -341,13 +367,21 @@ def main(folder: str) -> None:
             library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
         sys.path.append(folder)
     warnings.simplefilter("ignore")
-    data = {"schedules": schedules(torch), "settings": settings(torch), "losses": losses(torch)}
+    to = Path(__file__).parent / "traces" / "timm.json"
+    data: dict[str, Any] = json.loads(to.read_text("utf-8"))
+    if of_older:
+        older(torch, of_older, data)
+        to.write_text(json.dumps(data) + "\n", encoding="utf-8")
+        return
+    from timm_networks import LAYERS, TRANSFORMERS
+
+    data |= {"layers": networks(LAYERS), "transformers": networks(TRANSFORMERS)}
+    data |= {"schedules": schedules(torch), "settings": settings(torch), "losses": losses(torch)}
     data |= {"loop": loop(torch), "training": training(), "pictures": pictures()}
     data |= {"configs": configs(), "groups": groups(torch)}
     data["augments"] = augments()
-    to = Path(__file__).parent / "traces" / "timm.json"
     to.write_text(json.dumps(data) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1] if len(sys.argv) > 1 else "")
+    main(*[*sys.argv[1:3], "", ""][:2])

@@ -13,6 +13,7 @@ from mpcore_port.mindspore.tables import FILES, Mapping, mint_layers, table
 from mpcore_port.names import code_of, dotted, string_of
 from mpcore_port.packages import package_of
 from mpcore_port.rule import Rule
+from mpcore_port.values import is_network_base
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -198,6 +199,14 @@ _PLACES = (
         "torch.nn.init.trunc_normal_",
     ),
     (re.compile(r"^timm\.(?:models\.)?layers(?:\.(?!models)\w+)?\.(\w+)$"), r"timm.layers.\1"),
+    (  # what timm's networks themselves take from its layers
+        re.compile(r"^timm\.models\.\w+\.((?:Patch|Drop)\w+|(?:Conv)?Mlp|Attention|to_\dtuple)$"),
+        r"timm.layers.\1",
+    ),
+    (
+        re.compile(r"^timm\.models\.(?!layers)\w+\.trunc_normal_$"),
+        "torch.nn.init.trunc_normal_",
+    ),
     (re.compile(r"^timm\.(data|loss|optim|scheduler|utils)\.\w+\.(\w+)$"), r"timm.\1.\2"),
     (re.compile(r"^timm\.models\._?(?:factory|helpers|registry)\.(\w+)$"), r"timm.models.\1"),
     (re.compile(r"^ema_pytorch\.ema_pytorch\.(\w+)$"), r"ema_pytorch.\1"),
@@ -315,7 +324,7 @@ def is_module_class(node: cst.ClassDef, at: At) -> bool:
     """Return whether a class of the file, or one that is made of it, is surely torch's network."""
     every = [one for named in at.names.classes.values() for one in named]
     heirs = [one for one in every if node in lineage(one, at)]
-    return any(base.startswith("torch.nn.") for one in heirs for base in at.names.bases(one))
+    return any(is_network_base(base) for one in heirs for base in at.names.bases(one))
 
 
 def lineage(node: cst.ClassDef, at: At) -> list[cst.ClassDef]:
@@ -632,6 +641,8 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
     ours = ("torch", "apex", "mpcore_port_runtime", "mindspore")
     if not made or any(name.startswith(ours) for name in made):
         return False
+    if at.values.kind(node) in ("tensor", "module"):
+        return False  # of a package whose networks and functions are known
     if any(_may_give_tensors(name) for name in made):
         return False
     # What a network of the file gives, one branch of two, is a tensor; so is x in torch.f(y).x().

@@ -116,7 +116,7 @@ def _kind(row: Mapping) -> Kind:
     return "changed" if row.effect else "exact"
 
 
-_VERSIONS = ("torch.__version__", "torchvision.__version__")
+_VERSIONS = ("torch.__version__", "torchvision.__version__", "timm.__version__")
 
 
 class CallRule(PortRule):
@@ -666,6 +666,8 @@ class StatementRule(PortRule):
         if len(old.body) != 1:
             return None
         small = old.body[0]
+        if isinstance(small, cst.Assert):
+            return at.drop(self, old, new, _OF_VERSION) if _asks_version(small, at) else None
         if isinstance(small, cst.Assign):
             return self._set(old, new, at)
         if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
@@ -693,6 +695,18 @@ class StatementRule(PortRule):
         made = new.body[0].with_changes(targets=left)
         at.note(self, small, made, "changed", self.reason, "none on numbers")
         return new.with_changes(body=[made])
+
+
+_OF_VERSION = (
+    "what stands for timm is not timm: where its versions differ, it is said at the name; other "
+    "arguments than those raise"
+)
+
+
+def _asks_version(line: cst.Assert, at: At) -> bool:
+    """Return whether a script stops beside any other timm than one: ``assert timm.__version__``."""
+    test = line.test
+    return isinstance(test, cst.Comparison) and at.names.qualified(test.left) == "timm.__version__"
 
 
 _NOT_OF_TENSORS = (

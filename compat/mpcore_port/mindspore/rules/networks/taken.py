@@ -8,6 +8,7 @@ import libcst as cst
 
 from mpcore_port.mindspore.rules.place import PortRule, is_module
 from mpcore_port.names import code_of
+from mpcore_port.values import is_network_base
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -52,7 +53,7 @@ class TakenRule(PortRule):
 def _is_network(owner: Any, at: At) -> bool:
     if not isinstance(owner, cst.ClassDef):
         return False
-    return any(base.startswith("torch.nn.") for base in at.names.bases(owner))
+    return any(map(is_network_base, at.names.bases(owner)))
 
 
 def _is_of_network(holder: Any, at: At) -> bool:
