@@ -124,7 +124,8 @@ def _class_of(holder: cst.BaseExpression, at: At) -> cst.ClassDef | None:
     """Return the class of the file that is meant, or that something is of."""
     if isinstance(holder, cst.Name):
         if holder.value == "self":
-            return at.names.enclosing(holder, cst.ClassDef)
+            owner: cst.ClassDef | None = at.names.enclosing(holder, cst.ClassDef)
+            return owner
         named = at.names.classes.get(holder.value, ())
         if len(named) == 1:
             return named[0]
