@@ -596,9 +596,8 @@ class AcceleratedOptimizer:
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Forget gradients, but inside of a window."""
-        del set_to_none
         if _STATE.syncs:
-            zero_grad(self.optimizer)
+            zero_grad(self.optimizer, set_to_none is None or set_to_none)
 
     def step(self, closure: Any = None) -> None:
         """Step by the scaler, if there is one, but inside of a window.

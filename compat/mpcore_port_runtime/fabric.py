@@ -316,8 +316,7 @@ class FabricOptimizer(AcceleratedOptimizer):
 
     def zero_grad(self, set_to_none: bool | None = None) -> None:
         """Forget gradients."""
-        del set_to_none
-        zero_grad(self.optimizer)
+        zero_grad(self.optimizer, set_to_none is None or set_to_none)
 
     def step(self, closure: Any = None) -> None:
         """Step by the scaler, if there is one.

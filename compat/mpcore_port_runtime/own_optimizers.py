@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from typing import TYPE_CHECKING, Any, ClassVar
 
-from mindspore import Parameter, Tensor
+from mindspore import Parameter, Tensor, ops
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -90,10 +90,10 @@ class OwnOptimizer:
         raise NotImplementedError
 
     def zero_grad(self, set_to_none: bool = True) -> None:
-        """Forget the gradients."""
-        del set_to_none
+        """Forget the gradients, or make zeros of those that are there."""
         for param in self.parameters:
-            param.grad = None
+            known = getattr(param, "grad", None)
+            param.grad = None if set_to_none or known is None else ops.zeros_like(known)
 
     def __setstate__(self, state: dict[str, Any]) -> None:
         """Take attributes over, as copies do."""

@@ -586,20 +586,21 @@ def _stepped(optimizer: Any) -> None:
 def zero_grad(holder: Any, set_to_none: bool = True) -> None:
     """Forget the gradients of an optimizer's or a Cell's parameters, or of tensors in a list.
 
-    Others do it themselves.
+    Where ``set_to_none`` is false, gradients that are there become zeros, which weight decay and
+    momentum still move (torch/optim/optimizer.py, torch 2.13.0). Others do it themselves.
     """
-    del set_to_none
     recorded.resume()
     if isinstance(holder, (list, tuple)):
-        for tensor in holder:
-            tensor.grad = None
+        params = holder
+    elif not isinstance(holder, nn.Cell) and hasattr(holder, "zero_grad"):
+        holder.zero_grad(*(() if set_to_none else (set_to_none,)))
         return
-    if not isinstance(holder, nn.Cell) and hasattr(holder, "zero_grad"):
-        holder.zero_grad()
-        return
-    params = holder.parameters if hasattr(holder, "param_groups") else holder.trainable_params()
+    else:
+        is_optimizer = hasattr(holder, "param_groups")
+        params = holder.parameters if is_optimizer else holder.trainable_params()
     for param in params:
-        param.grad = None
+        known = getattr(param, "grad", None)
+        param.grad = None if set_to_none or known is None else ops.zeros_like(known)
 
 
 def _with_grads(parameters: Any) -> list[Any]:
