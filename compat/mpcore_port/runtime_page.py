@@ -85,7 +85,7 @@ def surface() -> dict[str, dict[str, str]]:
         names = [name for name in _names(tree) if name not in _imported(tree)]
         if path.stem != "__init__" and names:
             found[path.stem] = {name: _meaning(tree, name) for name in names}
-    return found | {"timm": _of_package("timm")}
+    return found | {name: _of_package(name) for name in ("networks", "timm")}
 
 
 def _of_package(name: str) -> dict[str, str]:
