@@ -14,6 +14,7 @@ from mpcore_port.verify.kit import TorchKit
 from mpcore_port.verify.left_out import may_go
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.roles import SETTINGS, number_of
+from mpcore_port.verify.search import Search
 from mpcore_port.verify.stand_in import StandIn
 from mpcore_port.verify.synthetic import fill, give
 
@@ -290,3 +291,78 @@ def test_what_a_function_cannot_do_without_is_given_to_it(tmp_path: Path) -> Non
     assert "callbacks=" in call
     assert "hooks=" not in call
     assert "made=" not in call
+
+
+NESTED = """import torch
+def train(model, criterion, loader, optimizer, device, parts):
+    for samples, targets in loader:
+        samples.tensors = torch.nn.functional.interpolate(samples.tensors, size=parts)
+        for i in range(0, 8, 2):
+            inner = model(samples.tensors[i:i + 2], samples.mask[i:i + 2].to(device))
+            own = [{k: v.to(device) for k, v in t.items()} for t in targets[i:i + 2]]
+            criterion(inner, own).backward()
+        optimizer.step()
+"""
+OBJECT = """import torch
+class Trainer:
+    def train(self, loader):
+        for batch in loader:
+            batch = batch.to("cuda")
+            self.run_step(batch)
+            self.optimizer.step()
+    def run_step(self, batch):
+        loss, size = self.one(batch, self.model)
+        self.scaler.scale(loss).backward()
+    def one(self, batch, model):
+        batch.weight = 1.0
+        out = model(batch.frames)
+        return self.loss(out, batch.masks) * batch.weight, len(batch.frames)
+"""
+
+
+def test_parts_of_a_batch_may_hold_tensors_as_attributes(tmp_path: Path) -> None:
+    (layout,) = extract(NESTED, tmp_path).layouts
+    assert layout.names == ("samples.tensors", "samples.mask", "targets", "targets")
+    assert layout.form.startswith("(_mpcore_record(tensors={}, mask={}), [{{'boxes': ")
+
+
+def test_a_batch_has_what_a_method_reads_of_it_that_no_tensor_has(tmp_path: Path) -> None:
+    (layout,) = extract(OBJECT, tmp_path).layouts
+    assert (layout.kind, layout.names) == ("object", ("frames", "masks"))
+
+
+def test_a_setting_is_a_size_where_a_function_takes_no_tensor() -> None:
+    resize = torch.nn.functional.interpolate
+    found = resize(torch.rand(1, 2, 4, 4), size=StandIn("cfg.input_size"), mode="bilinear")
+    assert found.shape == (1, 2, 16, 16)
+    assert torch.max(torch.zeros(1), StandIn("args.heads")).item() == 4
+
+
+def test_what_is_resized_is_looked_for_among_maps_first() -> None:
+    tried: list[str] = []
+
+    def run(text: str) -> dict[str, object]:
+        tried.append(text.partition(" -> ")[2])
+        is_map = tried[-1] == "map"
+        error = "" if is_map else "Got 3D input, but bilinear mode needs 4D input (line 3)"
+        return {"far": 1, "error": error, "stand_ins": ["model"], "enough": is_map}
+
+    job = {"names": ["x", "y"], "target": 1, "count": 2}
+    found = Search(job, [], run, lambda: False).find()
+    assert found["answer"].endswith(" -> map")
+    assert set(tried) == {"", "map"}
+
+
+@pytest.mark.parametrize(
+    ("line", "may"),
+    [
+        ("conf_mat.update(y.flatten(), x.flatten())", True),
+        ("self.meters['acc'].update(x, y)", True),
+        ("ema.update(model)", False),
+        ("format.update(x)", False),
+        ("scaler.update(x)", False),
+    ],
+)
+def test_what_a_meter_is_told_may_be_left_out(line: str, *, may: bool) -> None:
+    module = Module(BEHIND.format(first=line, last="loss = criterion(x)"))
+    assert may_go(module, 3, (2, 9)) is may

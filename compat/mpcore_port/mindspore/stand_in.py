@@ -172,6 +172,7 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
     _take_as_numbers(ms.Tensor)
     for name in _OF_NUMBERS:
         setattr(ops, name, _of_numbers(getattr(ops, name)))
+    runtime.interpolate = _of_numbers(runtime.interpolate)  # type: ignore[attr-defined]
     for made in filter(_is_optimizer, vars(runtime).values()):
         made.__init__ = _with_numbers(made.__init__)
     training = runtime.training

@@ -7,6 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from mpcore_port.verify.fields_of_batches import fields_read, handed_on
 from mpcore_port.verify.module import Module, StepError, target_names
 from mpcore_port.verify.roles import NETWORK
 
@@ -83,15 +84,26 @@ def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
         nested = any(isinstance(part, (ast.Tuple, ast.List)) for part in target.elts)
         leaves = [ast.unparse(part) for part in _leaves(target)]
         listed = {name: count for name in leaves if (count := _list_of(loop, name))}
-        names = [part for name in leaves for part in _parts_of(name, listed.get(name, 0))]
         mapped = {name for name in leaves if _is_mapped(module, loop, name, 3)}
         samples = {name for name in leaves if _is_of_dicts(loop, name)}
+        held = {
+            name: [f"{name}.{field}" for field in fields]
+            for name in leaves
+            if name not in (*listed, *mapped, *samples)
+            if (fields := fields_read(module, loop, name))
+        }
+        names = [
+            part
+            for name in leaves
+            for part in held.get(name) or _parts_of(name, listed.get(name, 0))
+        ]
         names = [part for name in names for part in [name] * (1 + (name in samples))]
-        plain = not (nested or listed or samples or mapped)
-        form = "" if plain else _form(target, listed, samples, mapped)
+        plain = not (nested or listed or samples or mapped or held)
+        form = "" if plain else _form(target, listed, samples, mapped, held)
         return Layout("tuple", tuple(names), form)
     name = ast.unparse(target)
-    found = _used(module, loop, name, 3) or _attributes(loop, name)
+    found = _used(module, loop, name, 3, whole=False) or _attributes(module, loop, name)
+    found = found or _used(module, loop, name, 3)
     if found is None and _is_mapped(module, loop, name, 3):
         return Layout("dict", ("x",))
     return found or Layout("alone", (name,))
@@ -152,9 +164,15 @@ def _is_of_dicts(scope: ast.AST, name: str) -> bool:
     return any(
         isinstance(node, ast.ListComp)
         and isinstance(node.elt, ast.DictComp)
-        and any(ast.unparse(part.iter) == name for part in node.generators)
+        and any(ast.unparse(_unsliced(part.iter)) == name for part in node.generators)
         for node in ast.walk(scope)
     )
+
+
+def _unsliced(node: ast.expr) -> ast.expr:
+    """Return ``targets`` of ``targets[first:last]``; anything else as it is."""
+    sliced = isinstance(node, ast.Subscript) and isinstance(node.slice, ast.Slice)
+    return node.value if sliced else node  # type: ignore[attr-defined]
 
 
 def _is_mapped(module: Module, scope: ast.AST, name: str, depth: int) -> bool:
@@ -168,7 +186,7 @@ def _is_mapped(module: Module, scope: ast.AST, name: str, depth: int) -> bool:
         asked = ast.unparse(node.func) in (f"{name}.items", f"{name}.keys", f"{name}.get")
         if asked and not _is_asked_first(module, node, name):
             return True
-        for inner, own in _handed(module, node, name) if depth else ():
+        for inner, own in handed_on(module, node, name) if depth else ():
             if _is_mapped(module, inner, own, depth - 1):
                 return True
     return False
@@ -185,15 +203,6 @@ def _is_asked_first(module: Module, node: ast.AST, name: str) -> bool:
     return False
 
 
-def _handed(module: Module, call: ast.Call, name: str) -> Iterator[tuple[ast.AST, str]]:
-    """Give the functions that a call hands a name to, each with what it calls it."""
-    places = [place for place, arg in enumerate(call.args) if ast.unparse(arg) == name]
-    function = module.called(call) if places else None
-    if function is not None:
-        listed = [one.arg for one in function.args.args if one.arg != "self"]
-        yield from ((function, listed[place]) for place in places if place < len(listed))
-
-
 def _joins(call: ast.Call, name: str) -> bool:
     joined = ast.unparse(call.func) in _JOINS and bool(call.args)
     return joined and ast.unparse(call.args[0]) == name
@@ -202,16 +211,9 @@ def _joins(call: ast.Call, name: str) -> bool:
 _JOINS = ("torch.cat", "torch.concat", "torch.stack")
 
 
-def _attributes(loop: ast.AST, name: str) -> Layout | None:
+def _attributes(module: Module, loop: ast.AST, name: str) -> Layout | None:
     """Return the layout of a batch that is asked for attributes that no tensor has."""
-    asked = [
-        node.attr
-        for node in ast.walk(loop)
-        if isinstance(node, ast.Attribute)
-        and isinstance(node.value, ast.Name)
-        and node.value.id == name
-    ]
-    own = [attr for attr in dict.fromkeys(asked) if attr in _NOT_OF_TENSORS]
+    own = fields_read(module, loop, name)
     parts = {attr: _fields_of(loop, f"{name}.{attr}") for attr in own}
     if not any(parts.values()):
         return Layout("object", tuple(own)) if own else None
@@ -260,18 +262,32 @@ def _leaves(target: ast.expr) -> list[ast.expr]:
     return [target]
 
 
-def _form(target: ast.expr, listed: dict[str, int], samples: set[str], mapped: set[str]) -> str:
+def _form(
+    target: ast.expr,
+    listed: dict[str, int],
+    samples: set[str],
+    mapped: set[str],
+    held: dict[str, list[str]],
+) -> str:
     if isinstance(target, (ast.Tuple, ast.List)):
-        return "(" + ", ".join(_form(one, listed, samples, mapped) for one in target.elts) + ",)"
-    if ast.unparse(target) in mapped:
+        parts = [_form(one, listed, samples, mapped, held) for one in target.elts]
+        return "(" + ", ".join(parts) + ",)"
+    name = ast.unparse(target)
+    if name in mapped:
         return "{{'y': {}}}"
-    if ast.unparse(target) in samples:
+    if name in samples:
         return "[{{'boxes': b.abs(), 'labels': n}} for b, n in zip({}, {})]"
-    count = listed.get(ast.unparse(target), 0)
+    if name in held:
+        fields = [f"{part.rpartition('.')[2]}={{}}" for part in held[name]]
+        return f"_mpcore_record({', '.join(fields)})"
+    count = listed.get(name, 0)
     return f"[{', '.join(['{}'] * count)}]" if count else "{}"
 
 
-def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | None:
+def _used(
+    module: Module, scope: ast.AST, name: str, depth: int, *, whole: bool = True
+) -> Layout | None:
+    """Return how a batch is read, by items or as a whole; with ``whole`` False by items first."""
     keys: dict[str | int, None] = {}
     passed: list[ast.Call] = []
     given: list[Layout] = []
@@ -285,8 +301,8 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
                 if isinstance(n, ast.Attribute) and n.attr in _NOT_OF_TENSORS
             }
             named = [n for n in inside if isinstance(n, ast.Name) and n.id == name]
-            whole = any(id(n) not in parts for n in named) and not _runs_network(node.value)
-            if whole and not any(_is_item(n, name) for n in inside):
+            all_of = any(id(n) not in parts for n in named) and not _runs_network(node.value)
+            if all_of and not any(_is_item(n, name) for n in inside):
                 found = Layout("tuple", tuple(target_names(node.targets[0])))
                 own = module.called(node.value) if isinstance(node.value, ast.Call) else None
                 if own is None:
@@ -310,11 +326,11 @@ def _used(module: Module, scope: ast.AST, name: str, depth: int) -> Layout | Non
         count = max(_longest(scope, name), *map(int, keys)) + 1
         return Layout("tuple", tuple(_name_of(scope, name, i) for i in range(count)))
     for call in passed if depth else ():
-        for inner, called in _handed(module, call, name):
-            deeper = _used(module, inner, called, depth - 1)
+        for inner, called in handed_on(module, call, name):
+            deeper = _used(module, inner, called, depth - 1, whole=whole)
             if deeper is not None:
                 return deeper
-    return next(iter(given), None)
+    return next(iter(given), None) if whole else None
 
 
 def _set_first(scope: ast.AST, name: str) -> set[str]:

@@ -40,6 +40,11 @@ _ASKED = ("parameters()", "named_parameters()", "train()", "module")
 _OF_STEP = re.compile(r"step|optim|scaler|grad|backward|train|update", re.I)
 _STEPS = {"step", "update", "backward", "zero_grad", "unscale_", "train"}
 _OPTIMIZERS = re.compile(r"optim(izer)?s?$", re.I)
+_TO_METERS = re.compile(
+    r"(^|[._])(\w*_)?(\w*meters?|metrics?|mat(rix)?|stats?|acc(uracy|uracies)?|iou|tracker|timer|"
+    r"avg|recorders?)(\[.*\])?\.update$",
+    re.I,
+)
 _SAVES = re.compile(r"save|checkpoint|ckpt|snapshot|dump|store", re.I)
 _EVALUATES = re.compile(r"eval|valid|test|estimate|infer|sample|generate", re.I)
 _IN_PLACE = re.compile(r"[a-z]_\(|\.data\b")
@@ -79,6 +84,8 @@ def may_go(module: Module, line: int, loop: tuple[int, int], above: Sequence[int
         return True
     alone = isinstance(module.parents.get(node), ast.Expr)
     called = ast.unparse(node.func)
+    if alone and _TO_METERS.search(called):
+        return True
     return alone and called.rpartition(".")[2] not in _TRAINS and not _OF_STEP.search(called)
 
 

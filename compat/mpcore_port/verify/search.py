@@ -56,6 +56,8 @@ _NO_BATCH = re.compile(
     r"missing \d+ required positional|got an unexpected keyword argument|"
     r"^AttributeError: (?!'(Tensor|tuple|list|dict|NoneType|int|float|str)' object)"
 )
+_PLAIN = "scores"  # the form without a word
+_MAPS = re.compile(r"4D|linear mode|modes: nearest|indices for tensor of dimension [23]")
 _SEEDS = 3  # kinds of batches that are tried before one is changed
 _OF_A_FORM = 8  # tries with each form of a network's answers, before one goes on
 _FEW = 90  # changes of one batch that are tried before the next best one is
@@ -119,15 +121,19 @@ class Search:
 
     def find(self) -> dict[str, Any]:
         """Return what the try told that ran, with its text as ``answer``; else the best one."""
-        forms = ["", *FORMS]
+        forms = ["", *(form for form in FORMS if form != _PLAIN)]
         for most in (_OF_A_FORM, None):
             came: dict[str, int] = {}
-            for form in forms:
+            left = list(forms)
+            while left:
+                form = left.pop(0)
                 found = self._with_form(form, most)
                 came[form] = found.get("far", -1)
                 done = found.get("answer") or found.get("after")
                 if done or self.hopeless or self.is_over() or not self.best.get("stand_ins"):
                     return found
+                if _MAPS.search(self.best.get("error", "")):  # what is resized is no row of scores
+                    left.sort(key=lambda form: form != "map")
             forms.sort(key=lambda form: -came[form])
         return self.best
 

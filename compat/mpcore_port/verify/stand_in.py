@@ -413,9 +413,13 @@ class StandIn(Missing):
     def __torch_function__(
         cls, function: Any, _: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Let functions of torch take it for a number."""
-        named = {name: _tensor_like(value) for name, value in (kwargs or {}).items()}
-        return function(*map(_tensor_like, args), **named)
+        """Let functions of torch take it for a number: in a tensor, or as it is for a size."""
+        given = kwargs or {}
+        named = {name: _tensor_like(value) for name, value in given.items()}
+        try:
+            return function(*map(_tensor_like, args), **named)
+        except TypeError:
+            return function(*map(number_like, args), **numbers_in(given))
 
     # --- a word -------------------------------------------------------------------------------
 
@@ -488,10 +492,14 @@ def _number(one: StandIn) -> float | int:
 
 
 def number_like(other: Any) -> Any:
-    """Return the number that a stand-in is, those of a tuple too; anything else as it is."""
-    if type(other) is tuple:
-        return tuple(map(number_like, other))
+    """Return the number that a stand-in is, those of a row too; anything else as it is."""
+    if type(other) is tuple or (type(other) is list and any(map(_is_stand_in, other))):
+        return type(other)(map(number_like, other))
     return _number(other) if isinstance(other, StandIn) else other
+
+
+def _is_stand_in(other: Any) -> bool:
+    return isinstance(other, StandIn)
 
 
 def _tensor_like(other: Any) -> Any:
