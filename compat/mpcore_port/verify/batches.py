@@ -5,14 +5,10 @@ from __future__ import annotations
 import ast
 import re
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
 
 from mpcore_port.verify.fields_of_batches import fields_read, handed_on
 from mpcore_port.verify.module import Module, StepError, target_names
 from mpcore_port.verify.roles import NETWORK
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 __all__ = ["Layout", "layout_of", "taken_apart_at"]
 

@@ -13,10 +13,11 @@ if TYPE_CHECKING:
 __all__ = ["fields_read", "handed_on"]
 
 _MOST = 12  # fields of one batch
-_OF_TENSORS = frozenset(
-    "data device dtype grad grad_fn H imag is_cpu is_cuda is_leaf is_npu is_sparse itemsize layout "
-    "mH mT name names nbytes ndim real requires_grad shape T volatile".split()
-)
+_OF_TENSORS = {
+    *("data", "device", "dtype", "grad", "grad_fn", "H", "imag", "is_cpu", "is_cuda", "is_leaf"),
+    *("is_npu", "is_sparse", "itemsize", "layout", "mH", "mT", "name", "names", "nbytes", "ndim"),
+    *("real", "requires_grad", "shape", "T", "volatile"),
+}
 """Attributes of ``torch.Tensor`` of torch 2.9 that are read and not called."""
 
 
@@ -31,11 +32,10 @@ def fields_read(module: Module, scope: ast.AST, name: str, depth: int = 3) -> li
         name: of a batch, or of a part of one, in it.
         depth: how many functions it is followed into.
     """
-    called: set[ast.AST] = set()
     found: dict[str, None] = {}
     stored: dict[str, int] = {}
     nodes = sorted(_attributes(scope, name), key=lambda node: (node.lineno, node.col_offset))
-    called |= {node.func for node in ast.walk(scope) if isinstance(node, ast.Call)}
+    called = {node.func for node in ast.walk(scope) if isinstance(node, ast.Call)}
     for node in nodes:
         if node in called or node.attr in _OF_TENSORS or node.attr.startswith("_"):
             continue
@@ -61,6 +61,6 @@ def handed_on(module: Module, call: ast.Call, name: str) -> Iterator[tuple[ast.A
 
 def _attributes(scope: ast.AST, name: str) -> Iterator[ast.Attribute]:
     for node in ast.walk(scope):
-        if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-            if node.value.id == name:
-                yield node
+        held = node.value if isinstance(node, ast.Attribute) else None
+        if isinstance(node, ast.Attribute) and isinstance(held, ast.Name) and held.id == name:
+            yield node
