@@ -13,7 +13,9 @@ from mpcore_port.verify.extract import extract
 from mpcore_port.verify.kit import TorchKit
 from mpcore_port.verify.left_out import may_go
 from mpcore_port.verify.module import Module
+from mpcore_port.verify.nodes import Node
 from mpcore_port.verify.roles import SETTINGS, number_of
+from mpcore_port.verify.scaler import with_state
 from mpcore_port.verify.search import Search
 from mpcore_port.verify.stand_in import StandIn
 from mpcore_port.verify.synthetic import fill, give
@@ -366,3 +368,61 @@ def test_what_is_resized_is_looked_for_among_maps_first() -> None:
 def test_what_a_meter_is_told_may_be_left_out(line: str, *, may: bool) -> None:
     module = Module(BEHIND.format(first=line, last="loss = criterion(x)"))
     assert may_go(module, 3, (2, 9)) is may
+
+
+def test_a_scaler_that_only_a_run_in_float32_has_off_still_says_its_scale() -> None:
+    state = with_state(torch.amp.GradScaler.state_dict)
+    scaler = torch.amp.GradScaler("cpu", enabled=False)
+    assert state(scaler) == {}
+    scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+    assert state(scaler)["scale"] == 8.0
+    vars(scaler).update(_mpcore_was_on=True, _enabled=False)
+    assert state(scaler)["scale"] == 1.0
+    assert state(scaler).keys() == torch.amp.GradScaler("cpu").state_dict().keys()
+
+
+SCALES = """import torch
+class Scaler:
+    def __init__(self):
+        self._scaler = torch.cuda.amp.GradScaler()
+    def __call__(self, loss, optimizer):
+        self._scaler.scale(loss).backward()
+        self._scaler.step(optimizer)
+        self._scaler.update()
+    def state_dict(self):
+        return self._scaler.state_dict()
+net = torch.nn.Linear(3, 2).cuda()
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+loss_scaler = Scaler()
+for x, y in torch.utils.data.DataLoader(data):
+    with torch.autocast("cuda"):
+        loss = torch.nn.functional.mse_loss(net(x.cuda()), y.cuda())
+    optimizer.zero_grad()
+    loss_scaler(loss, optimizer)
+    print(loss_scaler.state_dict()["scale"])
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+@pytest.mark.parametrize("target", ["torch_npu", "mindspore"])
+def test_a_step_that_reports_its_scale_is_verified_in_float32(tmp_path: Path, target: str) -> None:
+    done = verified(SCALES, tmp_path, ("float32", "mixed"), target)
+    assert done.passed, done.lines()
+
+
+def test_settings_of_a_file_that_is_not_there_stand_in_under_every_name() -> None:
+    settings = Node(StandIn("config"), lr=0.5)
+    assert settings.lr == 0.5
+    assert isinstance(settings.train.kind, StandIn)
+    assert isinstance(settings["train"]["kind"], StandIn)
+    assert not hasattr(settings, "other")
+    assert not hasattr(Node(lr=0.5), "train")
+
+
+def test_an_optimizer_is_made_for_the_network_that_the_same_object_gave() -> None:
+    exp = StandIn("exp")
+    model = exp.get_model()
+    optimizer = exp.get_optimizer(8)
+    held = {id(one) for group in optimizer.param_groups for one in group["params"]}
+    assert held == {id(one) for one in model.parameters()}

@@ -29,6 +29,7 @@ from mpcore.errors import BackendError
 from mpcore_port.mindspore.masks import no_masks, no_masks_in_torch, same_masks
 from mpcore_port.mindspore.tables import table
 from mpcore_port.verify.child import ALONE
+from mpcore_port.verify.scaler import with_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -558,8 +559,10 @@ def _turn_off(runtime: Any) -> None:
 
     def init(self: Any, **settings: Any) -> None:
         scaler(self, **{**settings, "enabled": False})
+        self._mpcore_was_on = settings.get("enabled", True)
 
     runtime.GradScaler.__init__ = init
+    runtime.GradScaler.state_dict = with_state(runtime.GradScaler.state_dict)
     initialize, apex = runtime.apex.initialize, runtime.apex
 
     @functools.wraps(initialize)

@@ -13,9 +13,11 @@ import ast
 import contextlib
 import copy
 import importlib
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify.asked import only_asks
 from mpcore_port.verify.roles import AMP
 from mpcore_port.verify.synthetic import Missing
 
@@ -38,6 +40,8 @@ class Node(dict[str, Any]):
 
     def __init__(self, given: Any = None, *_: Any, **named: Any) -> None:
         super().__init__()
+        if isinstance(given, Missing):  # of a file that is not there
+            vars(self)["_mpcore_nothing"] = given
         pairs = dict(given) if isinstance(given, (dict, list, tuple)) else {}
         for key, value in {**pairs, **named}.items():
             self[key] = value
@@ -59,7 +63,16 @@ class Node(dict[str, Any]):
     def __getattr__(self, name: str) -> Any:
         if name in self:
             return self[name]
-        raise AttributeError(name)
+        nothing = vars(self).get("_mpcore_nothing")
+        if nothing is None or name.startswith("__") or only_asks(sys._getframe(1)):
+            raise AttributeError(name)
+        return getattr(nothing, name)
+
+    def __missing__(self, key: Any) -> Any:
+        nothing = vars(self).get("_mpcore_nothing")
+        if nothing is None:
+            raise KeyError(key)
+        return nothing[key]
 
     def __setattr__(self, name: str, value: Any) -> None:
         self[name] = value

@@ -19,6 +19,7 @@ from torch.optim.optimizer import register_optimizer_step_post_hook
 
 from mpcore_compat.apex import amp
 from mpcore_port.verify.judge import LEAST
+from mpcore_port.verify.scaler import with_state
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -131,6 +132,8 @@ class Recorder:
             cls.update = self._update(own["update"])
         if "__init__" in own and self._mode == "float32":
             cls.__init__ = _disabled(own["__init__"])
+            if "state_dict" in own:
+                cls.state_dict = with_state(own["state_dict"])
 
     def _wrap_apex(self) -> None:
         """Record the scripts of apex too; its scale moves when the block of a loss ends."""
@@ -225,6 +228,7 @@ def _disabled(original: Any) -> Any:
     @functools.wraps(original)
     def init(self: Any, *args: Any, **kwargs: Any) -> None:
         original(self, *args, **kwargs)
+        self._mpcore_was_on = self._enabled or getattr(self, "_mpcore_was_on", False)
         self._enabled = False
 
     return init

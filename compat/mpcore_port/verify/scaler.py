@@ -6,6 +6,7 @@ those of MAE, BEiT and Swin, which give back the gradients' norm).
 
 from __future__ import annotations
 
+import functools
 import math
 import re
 from typing import TYPE_CHECKING, Any
@@ -13,10 +14,32 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CALLED", "CallableScaler"]
+__all__ = ["CALLED", "CallableScaler", "with_state"]
 
 CALLED = re.compile(r"\w*scaler(\w*count)?", re.I)
 """Names of such classes, and of what they make."""
+
+
+def with_state(state_dict: Callable[[Any], dict[str, Any]]) -> Callable[[Any], dict[str, Any]]:
+    """Return a scaler's ``state_dict``, with keys where only a run in float32 has it off.
+
+    Scripts report the scale: ``scaler.state_dict()["scale"]``. One that a script has off has none.
+    """
+
+    @functools.wraps(state_dict)
+    def state(scaler: Any) -> dict[str, Any]:
+        found = state_dict(scaler)
+        if found or not getattr(scaler, "_mpcore_was_on", False):
+            return found
+        return {
+            "scale": scaler.get_scale(),
+            "growth_factor": scaler.get_growth_factor(),
+            "backoff_factor": scaler.get_backoff_factor(),
+            "growth_interval": scaler.get_growth_interval(),
+            "_growth_tracker": 0,
+        }
+
+    return state
 
 
 class CallableScaler:

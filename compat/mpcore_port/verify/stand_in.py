@@ -328,7 +328,8 @@ class StandIn(Missing):
         owner, name = self._mpcore_owner, self._mpcore_name.rpartition(".")[2].lower()
         if owner is None or not re.fullmatch(r"(configure|make|get|build|create)_optim\w*", name):
             return []
-        groups: list[Any] = _kit[0].parameters(owner._mpcore_module())
+        made = vars(owner).get("_mpcore_gave")  # exp.get_model(), and then exp.get_optimizer()
+        groups: list[Any] = _kit[0].parameters(made or owner._mpcore_module())
         return groups
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -360,7 +361,11 @@ class StandIn(Missing):
             frame = sys._getframe(1)
             name = self._mpcore_bound_to(frame)
             made = StandIn(name, _classes(kwargs) or self._mpcore_classes)
-            return made._mpcore_module() if _names_a_network(frame) else made
+            if not _names_a_network(frame):
+                return made
+            if type(self._mpcore_owner) is StandIn:
+                vars(self._mpcore_owner)["_mpcore_gave"] = made._mpcore_module()
+            return made._mpcore_module()
         if _MIXES.fullmatch(self._mpcore_name.rpartition(".")[2]) and len(args) == 2:
             return args[0], _kit[0].shares(args[1], self._mpcore_classes)
         if not LOSS.search(self._mpcore_name):
