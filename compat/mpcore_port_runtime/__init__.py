@@ -59,6 +59,7 @@ from mpcore_port_runtime.packed import *  # noqa: F403
 from mpcore_port_runtime.padding import *  # noqa: F403
 from mpcore_port_runtime.parameter_list import *  # noqa: F403
 from mpcore_port_runtime.picks import *  # noqa: F403
+from mpcore_port_runtime.pools import *  # noqa: F403
 from mpcore_port_runtime.profiling import *  # noqa: F403
 from mpcore_port_runtime.quantiles import *  # noqa: F403
 from mpcore_port_runtime.ragged import *  # noqa: F403
@@ -76,6 +77,7 @@ from mpcore_port_runtime.starts import *  # noqa: F403
 from mpcore_port_runtime.strides import *  # noqa: F403
 from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
+from mpcore_port_runtime.tuples import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 from mpcore_port_runtime.wanted import *  # noqa: F403
 from mpcore_port_runtime.warmed_averages import *  # noqa: F403

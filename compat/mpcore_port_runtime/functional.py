@@ -33,6 +33,7 @@ __all__ = [
     "grad_mode",
     "index_add",
     "index_fill",
+    "isin",
     "layer_norm",
     "lerp",
     "linspace",
@@ -52,9 +53,11 @@ __all__ = [
     "sort",
     "sparse_coo_tensor",
     "std",
+    "std_mean",
     "to",
     "true_places",
     "var",
+    "var_mean",
     "zeros",
 ]
 
@@ -255,6 +258,41 @@ def std(
 ) -> Any:
     """Return the standard deviation over ``dim``, of n - 1 unless told otherwise."""
     return _root(var(input, dim, unbiased, keepdim, correction))
+
+
+def var_mean(
+    input: Any,  # torch's name
+    dim: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    correction: int | None = None,
+) -> tuple[Any, Any]:
+    """Return torch.var_mean."""
+    mean = input.mean() if dim is None else input.mean(dim, keepdim)
+    return var(input, dim, unbiased, keepdim, correction), mean
+
+
+def std_mean(
+    input: Any,  # torch's name
+    dim: Any = None,
+    unbiased: bool = True,
+    keepdim: bool = False,
+    correction: int | None = None,
+) -> tuple[Any, Any]:
+    """Return torch.std_mean."""
+    mean = input.mean() if dim is None else input.mean(dim, keepdim)
+    return std(input, dim, unbiased, keepdim, correction), mean
+
+
+def isin(
+    elements: Any, test_elements: Any, *, assume_unique: bool = False, invert: bool = False
+) -> Any:
+    """Return torch.isin: where a number is one of some."""
+    del assume_unique  # how fast it is
+    some = test_elements.reshape(-1) if isinstance(test_elements, Tensor) else test_elements
+    one = elements.expand_dims(-1) if isinstance(elements, Tensor) else Tensor(elements)
+    found = (one == some).any(-1)
+    return ~found if invert else found
 
 
 def _root(total: Any) -> Any:

@@ -19,6 +19,7 @@ __all__ = [
     "MultiLabelSoftMarginLoss",
     "PoissonNLLLoss",
     "SoftMarginLoss",
+    "TripletMarginLoss",
     "binary_cross_entropy_with_logits",
     "cosine_similarity",
     "ctc_loss",
@@ -27,6 +28,7 @@ __all__ = [
     "multilabel_soft_margin_loss",
     "poisson_nll_loss",
     "soft_margin_loss",
+    "triplet_margin_loss",
 ]
 
 
@@ -157,6 +159,52 @@ def poisson_nll_loss(
         rest = known * ops.log(known) - known + 0.5 * ops.log(2 * math.pi * known)
         each = each + ops.where(above, rest, ops.zeros_like(rest))
     return _reduced(each, reduction)
+
+
+def _distance(one: Any, other: Any, p: float, eps: float) -> Any:
+    """Return torch.nn.functional.pairwise_distance."""
+    apart = ops.abs(one - other + eps)
+    if p == 1:
+        return apart.sum(-1)
+    return ops.sqrt((apart * apart).sum(-1)) if p == 2 else (apart**p).sum(-1) ** (1.0 / p)
+
+
+def triplet_margin_loss(
+    anchor: Any,
+    positive: Any,
+    negative: Any,
+    margin: float = 1.0,
+    p: float = 2,
+    eps: float = 1e-6,
+    swap: bool = False,
+    reduction: str = "mean",
+) -> Any:
+    """Return torch.nn.functional.triplet_margin_loss."""
+    near, far = _distance(anchor, positive, p, eps), _distance(anchor, negative, p, eps)
+    if swap:
+        far = ops.minimum(far, _distance(positive, negative, p, eps))
+    return _reduced(ops.relu(margin + near - far), reduction)
+
+
+class TripletMarginLoss(nn.Cell):  # type: ignore[misc]
+    """torch.nn.TripletMarginLoss."""
+
+    def __init__(
+        self,
+        margin: float = 1.0,
+        p: float = 2.0,
+        eps: float = 1e-6,
+        swap: bool = False,
+        reduction: str = "mean",
+    ) -> None:
+        super().__init__()
+        self.margin, self.p, self.eps, self.swap = margin, p, eps, swap
+        self.reduction = reduction
+
+    def construct(self, anchor: Any, positive: Any, negative: Any) -> Any:
+        """Return how much nearer than the other one the right one has yet to be."""
+        settings = (self.margin, self.p, self.eps, self.swap, self.reduction)
+        return triplet_margin_loss(anchor, positive, negative, *settings)
 
 
 class SoftMarginLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

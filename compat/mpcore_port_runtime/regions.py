@@ -14,7 +14,7 @@ from mpcore.errors import BackendError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["autocast"]
+__all__ = ["autocast", "autocast_dtype", "is_autocast_enabled"]
 
 
 def autocast(
@@ -66,3 +66,18 @@ _REGIONS: ContextVar[tuple[str, ...]] = ContextVar("regions", default=())
 def autocast_state() -> str:
     """Return the dtype of the innermost region, ``"Float16"``; "" outside of any."""
     return _REGIONS.get()[-1] if _REGIONS.get() else ""
+
+
+_PLAIN = ("", "Float32")  # no region, or one that is not enabled
+
+
+def is_autocast_enabled(device_type: Any = None) -> bool:
+    """Return whether a region is open that chooses dtypes."""
+    del device_type  # a process has one device
+    return autocast_state() not in _PLAIN
+
+
+def autocast_dtype() -> Any:
+    """Return the dtype of the innermost region; float16 outside of any, as torch has it."""
+    name = autocast_state()
+    return ms.float16 if name in _PLAIN else getattr(ms, name.lower())

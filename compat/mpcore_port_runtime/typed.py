@@ -11,6 +11,7 @@ from mindspore import Tensor, nn, ops
 __all__ = [
     "BoolTensor",
     "ByteTensor",
+    "DoubleTensor",
     "FloatTensor",
     "HalfTensor",
     "IntTensor",
@@ -61,6 +62,10 @@ class _Type(type):
 
 class FloatTensor(metaclass=_Type, dtype=ms.float32):
     """Return a tensor of float32: of values, of another tensor, or of these sizes (zeros)."""
+
+
+class DoubleTensor(metaclass=_Type, dtype=ms.float64):
+    """Return a tensor of float64: of values, of another tensor, or of these sizes (zeros)."""
 
 
 class HalfTensor(metaclass=_Type, dtype=ms.float16):

@@ -132,6 +132,15 @@ _POOL = {
     "padding": ["1", "(1, 0)"],
     "dilation": ["2"],
 }
+_VOLUMES = {
+    "input": ["vol"],
+    "kernel_size": ["2", "3", "(2, 3, 1)"],
+    "stride": ["1", "3", "(2, 1, 1)", "None"],
+    "padding": ["1", "(1, 1, 0)"],
+    "dilation": ["2"],
+    "divisor_override": ["3"],
+}
+_TRIPLET = {"margin": ["0.3", "2"], "p": ["1", "3.0"], "eps": ["0.1"], "swap": _FLAG}
 _CONV = {
     "stride": ["2", "3"],
     "padding": ["1", "2", "'same'", "'valid'"],
@@ -327,6 +336,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.from_numpy": {"ndarray": ["np_f", "np_i"]},
     "torch.FloatTensor": {"data": ["[1.0, 2.0]", "[1, 2]"]},
     "torch.LongTensor": {"data": ["[1, 2]"]},
+    "torch.DoubleTensor": {"data": ["[1.0, 2.0]", "[1, 2]"]},
     "torch.randn": _RANDOM,
     "torch.rand": _RANDOM,
     "torch.randint": {
@@ -435,6 +445,32 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.functional.adaptive_max_pool1d": {"input": ["seq"], "output_size": ["1", "3"]},
     "torch.nn.functional.adaptive_max_pool2d": {"input": ["im"], "output_size": ["1", "(2, 3)"]},
     "torch.nn.functional.pixel_shuffle": {"input": ["im"], "upscale_factor": ["2"]},
+    "torch.nn.functional.max_pool3d": _VOLUMES,
+    "torch.nn.functional.avg_pool3d": _VOLUMES,
+    "torch.nn.functional.adaptive_avg_pool3d": {
+        "input": ["vol"],
+        "output_size": ["1", "(2, 3, 2)"],
+    },
+    "torch.nn.functional.avg_pool1d": _POOL
+    | {"input": ["seq"], "kernel_size": ["2", "3", "(2,)"], "stride": ["1", "3"], "padding": ["1"]},
+    "torch.nn.functional.prelu": {"input": ["im"], "weight": ["c4"]},
+    "torch.nn.functional.triplet_margin_loss": {
+        "anchor": ["x3"],
+        "positive": ["y3"],
+        "negative": ["tl"],
+        **_TRIPLET,
+    },
+    "torch.isclose": {"rtol": ["0.1"], "atol": ["0.5"], "equal_nan": _FLAG, "other": ["b"]},
+    "torch.logit": {"input": ["q"], "eps": ["0.2", "1e-6"]},
+    "torch.logaddexp": {"other": ["b"]},
+    "torch.diagflat": {"input": ["a", "v"]},
+    "torch.argwhere": {"input": ["t", "i"]},
+    "torch.isin": {
+        "elements": ["i"],
+        "test_elements": ["ix", "1"],
+        "assume_unique": _FLAG,
+        "invert": _FLAG,
+    },
     "torch.nn.functional.unfold": {
         "input": ["im"],
         "kernel_size": ["2", "(2, 3)"],
@@ -684,6 +720,18 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.AvgPool1d": _POOL
     | {"kernel_size": ["2", "3"], "stride": ["1", "3"], "padding": ["1"]},
     "torch.nn.AvgPool2d": _POOL,
+    "torch.nn.AvgPool3d": _VOLUMES,
+    "torch.nn.MaxPool3d": _VOLUMES,
+    "torch.nn.AdaptiveAvgPool3d": {"output_size": ["1", "(2, 3, 2)"]},
+    "torch.nn.Unfold": {
+        "kernel_size": ["2", "(2, 3)"],
+        "dilation": ["2"],
+        "padding": ["1"],
+        "stride": ["2"],
+    },
+    "torch.nn.TripletMarginLoss": _TRIPLET,
+    "torch.nn.UpsamplingBilinear2d": {"size": ["(5, 7)", "16"], "scale_factor": ["2", "(2, 3)"]},
+    "torch.nn.UpsamplingNearest2d": {"size": ["(5, 7)", "16"], "scale_factor": ["2", "(2, 3)"]},
     **{
         f"torch.nn.{kind}Pad{axes}d": {"padding": _PADS[axes][: 2 if kind == "Circular" else 3]}
         for kind in ("Zero", "Reflection", "Replication", "Circular")
@@ -1095,6 +1143,10 @@ LAYER_INPUTS = {
     "torch.nn.LayerNorm": ["fe"], "torch.nn.GroupNorm": ["im"], "torch.nn.Dropout": ["big1"],
     "torch.nn.Dropout2d": ["bim"], "torch.nn.MaxPool1d": ["seq"], "torch.nn.MaxPool2d": ["im"],
     "torch.nn.AvgPool1d": ["seq"], "torch.nn.AvgPool2d": ["im"],
+    "torch.nn.AvgPool3d": ["vol"], "torch.nn.MaxPool3d": ["vol"],
+    "torch.nn.AdaptiveAvgPool3d": ["vol"], "torch.nn.Unfold": ["im"],
+    "torch.nn.TripletMarginLoss": ["x3", "y3", "tl"],
+    "torch.nn.UpsamplingNearest2d": ["im"], "torch.nn.UpsamplingBilinear2d": ["im"],
     **{
         f"torch.nn.{kind}Pad{axes}d": [given]
         for kind in ("Zero", "Constant", "Reflection", "Replication", "Circular")
@@ -1138,6 +1190,8 @@ PLAIN = {
     "torch.normal": ({"size"}, "size", "(40, 50)"),
     "Tensor.type": ({"dtype"}, "dtype", "torch.float64"),
     "torch.nn.Upsample": ({"size", "scale_factor"}, "scale_factor", "2"),
+    "torch.nn.UpsamplingNearest2d": ({"size", "scale_factor"}, "scale_factor", "2"),
+    "torch.nn.UpsamplingBilinear2d": ({"size", "scale_factor"}, "scale_factor", "2"),
     "torch.nn.functional.interpolate": ({"size", "scale_factor"}, "scale_factor", "2"),
     "torch.nn.functional.upsample": ({"size", "scale_factor"}, "scale_factor", "2"),
     "torch.optim.lr_scheduler.OneCycleLR": (

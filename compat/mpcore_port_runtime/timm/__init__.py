@@ -8,6 +8,7 @@ from mpcore_port_runtime.timm.layers import *  # noqa: F403
 from mpcore_port_runtime.timm.loaders import *  # noqa: F403
 from mpcore_port_runtime.timm.losses import *  # noqa: F403
 from mpcore_port_runtime.timm.optimizers import *  # noqa: F403
+from mpcore_port_runtime.timm.real_labels import *  # noqa: F403
 from mpcore_port_runtime.timm.registry import *  # noqa: F403
 from mpcore_port_runtime.timm.saving import *  # noqa: F403
 from mpcore_port_runtime.timm.schedules import *  # noqa: F403

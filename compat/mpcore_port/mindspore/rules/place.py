@@ -178,6 +178,8 @@ _PLACES = (
     (re.compile(r"^torch\.cuda\.(?:random|memory)\.(\w+)$"), r"torch.cuda.\1"),
     (re.compile(r"^torch\.autograd\.variable\.Variable$"), "torch.autograd.Variable"),
     (re.compile(r"^torch\._six\.inf$"), "torch.inf"),  # up to 1.12
+    (re.compile(r"^torch\.concatenate$"), "torch.cat"),
+    (re.compile(r"^torch\.arc((?:cos|sin|tan)h?|tan2)$"), r"torch.a\1"),
     (re.compile(r"^torch\.(conv(?:_transpose)?[123]d)$"), r"torch.nn.functional.\1"),
     (  # old spellings of the same
         re.compile(

@@ -45,7 +45,7 @@ from mpcore_port.mindspore.rules.place import (
 from mpcore_port.mindspore.rules.values.held_otherwise import of_a_queue, of_any_row, of_no_size
 from mpcore_port.names import code_of, expression
 from mpcore_port.packages import imported, package_of
-from mpcore_port.starred import is_told
+from mpcore_port.starred import STARRED, is_told
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
@@ -872,7 +872,24 @@ def _is_told(small: cst.Import | cst.ImportFrom, at: At) -> bool:
         return False
     (module, *_) = imported(small) or [""]
     is_own = module.partition(".")[0] in at.project.modules | at.project.beside
-    return module.startswith("timm.") and not is_own and is_told(module, at.names.stars)
+    if is_own or not module.startswith("timm."):
+        return False
+    return is_told(module, at.names.stars) or not _reads_of(module, at)
+
+
+def _reads_of(module: str, at: At) -> bool:
+    """Return whether the file reads a name that a star of a module may bring, or may not have."""
+    if module not in STARRED:
+        return True
+    names = [one for one in at.names.by_type[cst.Name] if one.value in STARRED[module]]
+    return any(_is_read(one, at) and not at.names.meanings(one) for one in names)
+
+
+def _is_read(name: cst.Name, at: At) -> bool:
+    parent: Any = at.names.parents[name]
+    if isinstance(parent, cst.Attribute):
+        return parent.value is name
+    return at.names.is_reference(name)
 
 
 def is_foreign(node: cst.CSTNode, at: At) -> bool:
@@ -885,7 +902,7 @@ def is_foreign(node: cst.CSTNode, at: At) -> bool:
 
 def _references(at: At) -> dict[str, list[str]]:
     """Return the full names that are read of each module that is imported by its own name."""
-    kinds = (cst.Import, cst.ImportAlias)
+    kinds = (cst.Import, cst.ImportAlias, cst.ImportFrom)
     modules = {name for name, binding in at.names.imports if isinstance(binding.node, kinds)}
     found: dict[str, list[str]] = {}
     for node, parent in at.names.parents.items() if modules else ():

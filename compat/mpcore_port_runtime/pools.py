@@ -1,0 +1,160 @@
+"""Pools over volumes, and patches of pictures, by torch's arguments.
+
+Sources: torch/nn/modules/pooling.py and fold.py, torch 2.13.0. What MindSpore 2.10.0 has runs them,
+with torch's defaults: the stride is the kernel.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from mindspore import nn, ops
+
+from mpcore_port_runtime.refusal import only
+
+__all__ = [
+    "AdaptiveAvgPool3d",
+    "AvgPool3d",
+    "MaxPool3d",
+    "Unfold",
+    "adaptive_avg_pool3d",
+    "avg_pool1d",
+    "avg_pool3d",
+    "max_pool3d",
+]
+
+
+def _each(value: Any, count: int) -> tuple[int, ...]:
+    return (value,) * count if isinstance(value, int) else tuple(value) * (count // len(value))
+
+
+def _volumes(pool: Any, input: Any) -> Any:
+    """Return what a pool makes of (N, C, D, H, W), or of (C, D, H, W)."""
+    if input.ndim == 5:
+        return pool(input)
+    return pool(input.expand_dims(0)).squeeze(0)
+
+
+def max_pool3d(
+    input: Any,  # torch's name, here and below
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    dilation: Any = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Any:
+    """Return torch.nn.functional.max_pool3d."""
+    step = stride or kernel_size
+    only("return_indices", return_indices, False)
+    settings = (kernel_size, step, padding, dilation, ceil_mode)
+    return _volumes(lambda x: ops.max_pool3d(x, *settings), input)
+
+
+def avg_pool3d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """Return torch.nn.functional.avg_pool3d."""
+    step = _each(stride or kernel_size, 3)
+    sides = tuple(side for side in _each(padding, 3) for _ in range(2))
+    settings = (_each(kernel_size, 3), step, sides, ceil_mode, count_include_pad)
+    only("divisor_override", divisor_override, None)
+    return _volumes(lambda x: ops.avg_pool3d(x, *settings), input)
+
+
+def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:
+    """Return torch.nn.functional.adaptive_avg_pool3d."""
+    size = output_size if isinstance(output_size, int) else tuple(output_size)
+    return ops.adaptive_avg_pool3d(input, size)
+
+
+def avg_pool1d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+) -> Any:
+    """Return torch.nn.functional.avg_pool1d."""
+    kernel, step, side = (_each(one, 1)[0] for one in (kernel_size, stride or kernel_size, padding))
+    return ops.avg_pool1d(input, kernel, step, side, ceil_mode, count_include_pad)
+
+
+class MaxPool3d(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """torch.nn.MaxPool3d."""
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None:
+        super().__init__()
+        self.kernel_size, self.stride = kernel_size, stride or kernel_size
+        self.padding, self.dilation = padding, dilation
+        self.return_indices, self.ceil_mode = return_indices, ceil_mode
+
+    def construct(self, x: Any) -> Any:
+        """Return the largest number of each window."""
+        settings = (self.padding, self.dilation, self.ceil_mode, self.return_indices)
+        return max_pool3d(x, self.kernel_size, self.stride, *settings)
+
+
+class AvgPool3d(nn.Cell):  # type: ignore[misc]
+    """torch.nn.AvgPool3d."""
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride or kernel_size, padding
+        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
+        self.divisor_override = divisor_override
+
+    def construct(self, x: Any) -> Any:
+        """Return the mean of each window."""
+        settings = (self.ceil_mode, self.count_include_pad, self.divisor_override)
+        return avg_pool3d(x, self.kernel_size, self.stride, self.padding, *settings)
+
+
+class AdaptiveAvgPool3d(nn.Cell):  # type: ignore[misc]
+    """torch.nn.AdaptiveAvgPool3d."""
+
+    def __init__(self, output_size: Any) -> None:
+        super().__init__()
+        self.output_size = output_size
+
+    def construct(self, x: Any) -> Any:
+        """Return means, as many as were asked for."""
+        return adaptive_avg_pool3d(x, self.output_size)
+
+
+class Unfold(nn.Cell):  # type: ignore[misc]
+    """torch.nn.Unfold: the patches of pictures, each a column."""
+
+    def __init__(
+        self, kernel_size: Any, dilation: Any = 1, padding: Any = 0, stride: Any = 1
+    ) -> None:
+        super().__init__()
+        self.kernel_size, self.dilation = kernel_size, dilation
+        self.padding, self.stride = padding, stride
+
+    def construct(self, x: Any) -> Any:
+        """Return (N, C * kernel, patches)."""
+        return ops.unfold(x, self.kernel_size, self.dilation, self.padding, self.stride)
