@@ -48,11 +48,20 @@ def guarded() -> Iterator[None]:
     _DEPTH.blocks += 1
     try:
         yield
-    except BaseException:
-        _pynative_executor.clear_res()
+    except BaseException as error:
+        _clear_behind(error)
         raise
     finally:
         _DEPTH.blocks -= 1
+
+
+def _clear_behind(error: BaseException) -> None:
+    """Clear the eager executor; what fails in that, of what it had yet to run, is noted only."""
+    try:
+        _pynative_executor.clear_res()
+    except Exception as late:  # any kernel's
+        error.add_note(f"an operation before it failed as well: {str(late).partition(chr(10))[0]}")
+        _pynative_executor.clear_res()
 
 
 @contextmanager

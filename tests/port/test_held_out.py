@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import pytest
+from mindspore import ops
 
 from mpcore.errors import BackendError
+from mpcore_mindspore.guard import guarded
 from mpcore_port.engine import port_text
 from mpcore_port.targets import load_target
 from mpcore_port.verify.standing import _bare
@@ -114,6 +116,19 @@ def test_torchs_own_optimizer_steps_without_arguments():
     assert told.kind == "refused"
 
 
+PLACES = """import torch
+from torch import nn
+def kinds(net):
+    return [isinstance(m, torch.nn.modules.Embedding) for m in net]
+made = [sum(kinds([nn.Embedding(3, 2), nn.Linear(2, 2)]))]
+"""
+
+
+def test_layers_are_found_where_torch_lists_them_again(tmp_path):
+    found = beside(PLACES, tmp_path)
+    assert not [one for one in found.edits if one.kind == "refused"]
+
+
 NONE_HELD = """import torch
 def sample_of(batch, keys):
     sample = {"input": {}, "valid": None}
@@ -129,6 +144,18 @@ made = [sample_of({"x": [torch.ones(2)], "valid": [1]}, ["x"])["valid"]]
 
 def test_none_is_no_holder_of_what_is_changed(tmp_path):
     beside(NONE_HELD, tmp_path)
+
+
+def test_what_fails_later_hides_no_refusal():
+    def fails():
+        with guarded():
+            ops.ones(())  # MindSpore's fails on CPU, when it runs
+            return {}["first"]
+
+    with pytest.raises(KeyError, match="first") as seen:
+        fails()
+    assert "operation before it failed as well" in seen.value.__notes__[0]
+    assert ops.ones(2).sum().item() == 2
 
 
 NONE = """import torch

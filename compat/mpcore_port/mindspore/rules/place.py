@@ -147,7 +147,7 @@ _PLACES = (
         re.compile(r"^torch\.nn\.modules\.linear\.NonDynamicallyQuantizableLinear$"),
         "torch.nn.Linear",
     ),
-    (re.compile(r"^torch\.nn\.modules\.\w+\.([A-Z]\w*)$"), r"torch.nn.\1"),
+    (re.compile(r"^torch\.nn\.modules\.(?:\w+\.)?([A-Z]\w*)$"), r"torch.nn.\1"),
     (
         re.compile(r"^torch\.utils\.data\.(?:dataloader|dataset|sampler)\.(\w+)$"),
         r"torch.utils.data.\1",
