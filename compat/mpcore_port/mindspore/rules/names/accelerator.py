@@ -134,7 +134,7 @@ def _truth(node: Any, at: At, depth: int = 0) -> bool | None:
     if isinstance(node, cst.BooleanOperation):
         sides = [_truth(side, at, depth + 1) for side in (node.left, node.right)]
         short = isinstance(node.operator, cst.Or)
-        if short in sides:
+        if short in sides or _is_elsewhere(node, sides):
             return short
         return None if None in sides else not short
     if isinstance(node, cst.Comparison):
@@ -143,6 +143,24 @@ def _truth(node: Any, at: At, depth: int = 0) -> bool | None:
         known = {_truth(value, at, depth + 1) for value in _values(node, at)} or {None}
         return known.pop() if len(known) == 1 else None
     return None
+
+
+def _is_elsewhere(node: cst.BooleanOperation, sides: list[bool | None]) -> bool:
+    """Return whether this is ``not x.is_cuda and torch.cuda.is_available()``, in either order.
+
+    Where an accelerator is there, all tensors of a port are on it.
+    """
+    asked = (side for side in (node.left, node.right) if isinstance(side, cst.UnaryOperation))
+    return (
+        isinstance(node.operator, cst.And)
+        and True in sides
+        and any(
+            isinstance(side.operator, cst.Not)
+            and isinstance(side.expression, cst.Attribute)
+            and side.expression.attr.value == "is_cuda"
+            for side in asked
+        )
+    )
 
 
 def _compared(node: cst.Comparison, at: At, depth: int) -> bool | None:
