@@ -184,7 +184,7 @@ def _written(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     while is_chained(chain):
         chain = chain.func.value
     part = chain.value if isinstance(chain, cst.Subscript) else chain
-    root = dotted(part).partition(".")[0] or view_of(chain, at)
+    root = _root(part) or view_of(chain, at)
     bound = root and at.names.scope(old).find(root)
     if name[:-1] in SHAPES or not bound:
         return None
@@ -196,6 +196,21 @@ def _written(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         return None
     made = wording(at, f"port.written({code_of(target)}, {code_of(value)})")
     return _noted(rule, old, cst.parse_expression(made), at, _IN_IT)
+
+
+def _root(part: Any) -> str:
+    """Return ``net`` of ``net.weight`` and ``net.layers[-1].weight.data``; "" for others.
+
+    What a name alone holds by places or keys (``state["a"][:2]``) may be a copy here.
+    """
+    node, last = part, "data"
+    while isinstance(node, (cst.Attribute, cst.Subscript)):
+        if isinstance(node, cst.Attribute):
+            last = node.attr.value
+        elif last == "data" or not isinstance(node.value, cst.Attribute):
+            return ""
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else ""
 
 
 def _write_before(target: Any, at: At) -> tuple[Any, Any]:
