@@ -10,9 +10,9 @@ from mindspore import nn
 __all__ = ["run_of", "set_run"]
 
 
-def run_of(holder: Any) -> Any:
+def run_of(holder: Any, *default: Any) -> Any:
     """Return ``holder.forward``: of a Cell, or of a class of Cells, that is ``construct``."""
-    return holder.construct if _is_cell(holder) else holder.forward
+    return holder.construct if _is_cell(holder) else getattr(holder, "forward", *default)
 
 
 def set_run(holder: Any, value: Any) -> None:

@@ -115,6 +115,21 @@ made += [filled(Named())(x), filled(Kept()).features(x)]
     beside(FILLED + PAIR + script, tmp_path)
 
 
+def test_a_word_says_forward(tmp_path: Path) -> None:
+    """``setattr(net, "forward", other)`` never ran, and ``hasattr`` said that there is none."""
+    script = """
+def tripled(self, x):
+    return self.first(x) * 3
+def patched(m):
+    setattr(m, "forward", types.MethodType(tripled, m))
+    return m
+net = filled(Pair())
+made += [patched(net)(x), getattr(net, "forward")(x), hasattr(net, "forward")]
+made += [getattr(x, "forward", 5), hasattr(x, "forward"), callable(getattr(Pair, "forward", None))]
+"""
+    beside(FILLED + PAIR + script, tmp_path)
+
+
 @pytest.mark.parametrize("line", ["a.forward, b.forward = b.forward, a.forward"])
 def test_what_is_set_with_others_is_said(line: str) -> None:
     """No line sets two at once silently."""

@@ -26,6 +26,12 @@ if TYPE_CHECKING:
 __all__ = ["RunsRule"]
 
 _ASKED = "a Cell runs construct, any other object keeps forward: asked when it runs"
+_BY_WORD = {
+    ("setattr", 3): "port.set_run({0}, {2})",
+    ("getattr", 2): "port.run_of({0})",
+    ("getattr", 3): "port.run_of({0}, {2})",
+    ("hasattr", 2): "(port.run_of({0}, None) is not None)",
+}
 _IN_PARTS = "forward is set together with other names: a Cell runs construct"
 
 
@@ -34,7 +40,7 @@ class RunsRule(PortRule):
 
     name = "runs"
     reason = "a Cell runs construct"
-    visits = (cst.Assign, cst.Attribute, cst.SimpleStatementLine)
+    visits = (cst.Assign, cst.Attribute, cst.Call, cst.SimpleStatementLine)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Map one place by what it is of."""
@@ -42,7 +48,25 @@ class RunsRule(PortRule):
             return self._set(old, new, at)
         if isinstance(old, cst.Attribute):
             return self._asked(old, new, at)
+        if isinstance(old, cst.Call):
+            return self._by_word(old, new, at)
         return self._in_class(old, new, at)
+
+    def _by_word(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map ``setattr(net, "forward", other)``, ``getattr`` and ``hasattr``."""
+        function = old.func.value if isinstance(old.func, cst.Name) else ""
+        form = _BY_WORD.get((function, len(old.args)))
+        if form is None or any(arg.keyword or arg.star for arg in old.args):
+            return None
+        word = old.args[1].value
+        if not isinstance(word, cst.SimpleString) or word.evaluated_value != "forward":
+            return None
+        if at.names.scope(old).find(function):
+            return None  # a function of the script's own
+        given = [code_of(arg.value) for arg in new.args]
+        made = cst.parse_expression(wording(at, form.format(*given)))
+        at.note(self, old, made, reason=_ASKED)
+        return made
 
     def _set(self, old: cst.Assign, new: cst.Assign, at: At) -> Any:
         target = old.targets[0].target
