@@ -9,6 +9,7 @@ import pytest
 import torch
 
 from mpcore_port.mindspore.stand_in import CellKit
+from mpcore_port.verify.asked import Asked, Kept, Replayed
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.kit import TorchKit
 from mpcore_port.verify.left_out import may_go
@@ -17,7 +18,7 @@ from mpcore_port.verify.nodes import Node
 from mpcore_port.verify.roles import SETTINGS, number_of
 from mpcore_port.verify.scaler import with_state
 from mpcore_port.verify.search import Search
-from mpcore_port.verify.stand_in import StandIn
+from mpcore_port.verify.stand_in import StandIn, _words, keep
 from mpcore_port.verify.synthetic import fill, give
 
 from .ports import verified
@@ -426,3 +427,16 @@ def test_an_optimizer_is_made_for_the_network_that_the_same_object_gave() -> Non
     optimizer = exp.get_optimizer(8)
     held = {id(one) for group in optimizer.param_groups for one in group["params"]}
     assert held == {id(one) for one in model.parameters()}
+
+
+def test_a_port_that_compares_a_word_with_others_first_takes_the_originals(tmp_path: Path) -> None:
+    try:
+        keep(Kept(tmp_path / "asked"))
+        asked = StandIn("cfg.way")
+        assert [asked == word for word in ("mean", "sum")] == [True, False]
+        _words.clear()
+        keep(Replayed(tmp_path / "asked"))
+        assert [asked == word for word in ("sum", "mean")] == [False, True]
+    finally:
+        keep(Asked())
+        _words.clear()

@@ -429,10 +429,15 @@ class StandIn(Missing):
     # --- a word -------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> Any:
-        """Take the first word that it is compared with: one branch is taken, on both sides."""
+        """Take the first word that it is compared with: one branch is taken, on both sides.
+
+        A port may compare it with others first: it takes the original's.
+        """
         if not isinstance(other, str) or _NOT_TRAINING.search(other):
             return NotImplemented
-        return _words.setdefault(self._mpcore_name, other) == other
+        name = self._mpcore_name
+        (word,) = _asked[0].of(f"{name}==", lambda: [_words.setdefault(name, other)])
+        return bool(word == other)
 
     __hash__ = object.__hash__
 
