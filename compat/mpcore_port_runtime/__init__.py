@@ -28,6 +28,7 @@ from mpcore_port_runtime.averages import *  # noqa: F403
 from mpcore_port_runtime.cells import *  # noqa: F403
 from mpcore_port_runtime.comparisons import *  # noqa: F403
 from mpcore_port_runtime.compiling import *  # noqa: F403
+from mpcore_port_runtime.computed_weights import *  # noqa: F403
 from mpcore_port_runtime.contraction import *  # noqa: F403
 from mpcore_port_runtime.convolutions import *  # noqa: F403
 from mpcore_port_runtime.convolving import *  # noqa: F403
