@@ -322,7 +322,7 @@ def _with(module: Any, name: str, recipe: Any, word: str) -> Any:
 def _removed(module: Any, name: str, kind: type, what: str, value: Any = None) -> Any:
     recipes = module.__dict__.get("_mpcore_recipes", {})
     recipe: Any = recipes.get(name)
-    if not isinstance(recipe, kind):
+    if type(recipe) is not kind:
         msg = f"{what} of {name!r} not found in {type(module).__name__}"
         raise ValueError(msg)
     training, module.training = module.training, False
