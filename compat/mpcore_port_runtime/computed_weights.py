@@ -319,7 +319,7 @@ def _with(module: Any, name: str, recipe: Any, word: str) -> Any:
     return module
 
 
-def _removed(module: Any, name: str, kind: type, what: str, value: Any = None) -> Any:
+def _removed(module: Any, name: str, kind: Any, what: str, value: Any = None) -> Any:
     recipes = module.__dict__.get("_mpcore_recipes", {})
     recipe: Any = recipes.get(name)
     if type(recipe) is not kind:
