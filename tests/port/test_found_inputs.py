@@ -181,6 +181,10 @@ def scores(net):
     said = net(torch.ones(2, 3))
     return said.logits
 scores(stand_in.StandIn("make_model")._mpcore_module()).sum().backward()
+import os
+os.makedirs(os.fspath(settings["path.tb"]))
+with open(settings["path.log"], "a") as file:
+    file.write("a folder and a file that are not there have names of their own")
 """
 
 

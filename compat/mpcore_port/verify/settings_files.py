@@ -37,8 +37,13 @@ _NAMED = re.compile(r"(\./)?\w[\w./-]*\.(ya?ml|json|toml|cfg|ini)")
 _LARGEST = 2**18  # bytes of a file of settings
 _OPEN = builtins.open
 _TEXT = f"{string.ascii_letters}{string.digits}{string.punctuation} \n" * 40
-_MADE_UP = ("mpcore", _TEXT)
-"""Texts of files that are not there."""
+_MADE_UP = re.compile(r"mpcore(_\w*)?")
+"""Names of files that are not there, as stand-ins give them."""
+
+
+def _is_made_up(given: Any) -> bool:
+    """Return whether this is the name or the text of a file that is not there."""
+    return isinstance(given, str) and (given == _TEXT or _MADE_UP.fullmatch(given) is not None)
 
 
 def install(folders: Sequence[str], named: Sequence[str] = ()) -> None:
@@ -144,7 +149,7 @@ def _tolerate(module: Any, name: str) -> None:
     original = getattr(module, name)
 
     def read(given: Any = "", *args: Any, **kwargs: Any) -> Any:
-        if isinstance(given, Missing) or given in _MADE_UP:
+        if isinstance(given, Missing) or _is_made_up(given):
             return missing("config")
         return original(given, *args, **kwargs)
 

@@ -51,6 +51,7 @@ _HERE = tuple(  # files whose functions hand on; probe has something in the plac
     str(Path(__file__).with_name(f"{name}.py"))
     for name in ("stand_in", "environments", "kit", "probe")
 )
+_NAME = 40  # characters of a file's name
 _LENGTH = 1024  # of a data set: scripts ask for enough
 _OF_NETWORK = "of a network"  # a loss that is handed a network, and nothing that it made
 _form = ["scores"]
@@ -459,7 +460,12 @@ class StandIn(Missing):
     def __len__(self) -> int:
         return _LENGTH
 
-    __fspath__ = __format__ = lambda self, *_: "mpcore"
+    def __format__(self, spec: str) -> str:
+        return "mpcore"
+
+    def __fspath__(self) -> str:
+        last = re.sub(r"\W+", "_", self._mpcore_name.rpartition(".")[2])
+        return f"mpcore_{last}"[:_NAME] if last else "mpcore"  # folders beside files
 
     def __contains__(self, item: Any) -> bool:
         weights = re.search(r"weights?(_dict)?$", self._mpcore_name)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.loop.description import Group
     from mpcore_port.mindspore.loop.recognise import Steps
     from mpcore_port.mindspore.loop.write import Written
-    from mpcore_port.rule import At
+    from mpcore_port.rule import At, Kind
 
 __all__ = ["LoopRule", "loops_of"]
 
@@ -37,6 +38,8 @@ _SHARDED = ("FullyShardedDataParallel", "fully_shard")
 _INSIDE = "a part of the step's function, where gradients are values"
 _STANDS = "its statements stand where it was called: a step's function makes its loss"
 _NO_CALLER = "a caller in another file finds no such function"
+_OFF = re.compile(r"\benabled\s*=\s*False\b")
+_ROUNDS = "layers round otherwise than torch's in 16 bits: with a bias they give float32 on CPU"
 _REGION = "the step's function runs in its region, or under its condition"
 _HANDED = "its scaler must be one of MindSpore's: ms.amp.DynamicLossScaler"
 _APEX = (
@@ -289,7 +292,9 @@ class LoopRule(PortRule):
             if line.act is not None and line.source is not None:
                 at.note(self, line.source, "", reason=_INSIDE)
         for statement in steps.opened:
-            at.note(self, statement, "", reason=_REGION)
+            plain = _OFF.search(code_of(statement).partition("\n")[0]) is not None
+            kind: Kind = "exact" if plain else "changed"
+            at.note(self, statement, "", kind, _REGION, "" if plain else _ROUNDS)
 
 
 def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
