@@ -455,17 +455,13 @@ class StandIn(Missing):
         return float(number_of(self._mpcore_name))
 
     def __str__(self) -> str:
-        return "mpcore"
+        last = re.sub(r"\W+", "_", self._mpcore_name.rpartition(".")[2])
+        return f"mpcore_{last}"[:_NAME] if last else "mpcore"  # folders beside files
 
     def __len__(self) -> int:
         return _LENGTH
 
-    def __format__(self, spec: str) -> str:
-        return "mpcore"
-
-    def __fspath__(self) -> str:
-        last = re.sub(r"\W+", "_", self._mpcore_name.rpartition(".")[2])
-        return f"mpcore_{last}"[:_NAME] if last else "mpcore"  # folders beside files
+    __fspath__ = __format__ = lambda self, *_: str(self)
 
     def __contains__(self, item: Any) -> bool:
         weights = re.search(r"weights?(_dict)?$", self._mpcore_name)
