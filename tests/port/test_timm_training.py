@@ -159,22 +159,22 @@ def test_training_transforms_have_the_shapes_and_ranges_of_timms(tmp_path):
 
 def test_names_of_the_registry():
     @port.timm.register_model
-    def small2(pretrained=False, width=3, pretrained_cfg="kept"):
+    def named2(pretrained=False, width=3, pretrained_cfg="kept"):
         return width, pretrained_cfg
 
     @port.timm.register_model
-    def small10(**given):
+    def named10(**given):
         return given
 
-    assert port.timm.create_model("small2", width=None) == (3, None)
-    assert port.timm.create_model("small10", depth=2, pretrained_cfg={"a": 1}) == {
+    assert port.timm.create_model("named2", width=None) == (3, None)
+    assert port.timm.create_model("named10", depth=2, pretrained_cfg={"a": 1}) == {
         "pretrained": False,
         "depth": 2,
         "pretrained_cfg": {"a": 1},
     }
-    assert port.timm.list_models("small*") == ["small2", "small10"]
-    assert port.timm.list_models("small*", exclude_filters="*2") == ["small10"]
-    assert port.timm.is_model("small2")
+    assert port.timm.list_models("named*") == ["named2", "named10"]
+    assert port.timm.list_models("named*", exclude_filters="*2") == ["named10"]
+    assert port.timm.is_model("named2")
     assert port.timm.safe_model_name("hf-hub:a/small-2.x") == "a_small_2_x"
 
 
