@@ -181,6 +181,13 @@ def scores(net):
     said = net(torch.ones(2, 3))
     return said.logits
 scores(stand_in.StandIn("make_model")._mpcore_module()).sum().backward()
+def resumed(load):
+    model = stand_in.StandIn("make_model")._mpcore_module()
+    before = model
+    model = load(model, {})
+    return model is before
+assert resumed(stand_in.StandIn("utils.load_ckpt")) and resumed(stand_in.StandIn("init_weights"))
+assert not resumed(stand_in.StandIn("make_teacher"))
 import os
 os.makedirs(os.fspath(settings["path.tb"]))
 with open(settings["path.log"], "a") as file:

@@ -242,6 +242,14 @@ _MIXES = re.compile(r"(\w+_)?mixup(_fn|_func|_function)?|\w*Mixup", re.I)
 """What mixes pictures and makes shares of classes, as timm's ``Mixup``: it mixes none here."""
 
 
+_OF_WEIGHTS = re.compile(
+    r"(load|resume|restore|convert|wrap|prepare|init|freeze|compile)(_\w+)?"
+    r"|\w+_(ckpt|checkpoint|pretrained|weights)",
+    re.I,
+)
+"""Functions that give the network back that they are handed."""
+
+
 class StandIn(Missing):
     """A value that is not there: a number, a network, a loss, a logger, as it is used."""
 
@@ -364,6 +372,8 @@ class StandIn(Missing):
             made = StandIn(name, _classes(kwargs) or self._mpcore_classes)
             if not _names_a_network(frame):
                 return made
+            if self._mpcore_is_of_weights() and (handed := _networks(args)):
+                return handed[0]  # model = load_ckpt(model, ckpt)
             if type(self._mpcore_owner) is StandIn:
                 vars(self._mpcore_owner)["_mpcore_gave"] = made._mpcore_module()
             return made._mpcore_module()
@@ -396,6 +406,10 @@ class StandIn(Missing):
             else tensors[place].float().square().mean() * 0.5
         )
         return _Losses(loss_all=given) if is_dict else _in_parts(given, tuple(names))
+
+    def _mpcore_is_of_weights(self) -> bool:
+        """Return whether a function gives a network back with other weights, or made ready."""
+        return _OF_WEIGHTS.fullmatch(self._mpcore_name.rpartition(".")[2]) is not None
 
     def _mpcore_bound_to(self, frame: Any) -> str:
         """Return the name of what a call gives: it ends in what the caller's name says a number of.
