@@ -234,7 +234,16 @@ def _takes_torchs(row: Mapping) -> bool:
         row.special,
         row.as_tuple,
     )
-    other += (row.missing, row.given, row.as_float, row.refuse, row.require, row.expr, row.bare)
+    other += (
+        row.missing,
+        row.given,
+        row.as_float,
+        row.as_int,
+        row.refuse,
+        row.require,
+        row.expr,
+        row.bare,
+    )
     own = {param.name for param in (sign.params if sign is not None else row.params)}
     return bool(row.to) and sign is not None and not any(other) and not own & set(row.keywords)
 
@@ -354,6 +363,8 @@ def _with_arguments(row: Mapping, call: cst.Call, bound: _Bound) -> cst.Call:
             arg = arg.with_changes(value=_changed(row.change[name], name, arg.value))
         if name in row.as_float:
             arg = arg.with_changes(value=_as_float(arg.value))
+        if name in row.as_int and isinstance(arg.value, cst.Subscript):
+            arg = arg.with_changes(value=expression(f"int({code_of(arg.value)})"))
         if name in row.as_tuple and isinstance(arg.value, cst.List):
             arg = arg.with_changes(value=_as_tuple(arg.value))
         keyword = row.keywords.get(name, name)

@@ -57,6 +57,7 @@ class Mapping:
         set: arguments that are always written.
         set_if: arguments that are written beside another one.
         change: code an argument becomes.
+        as_int: arguments that MindSpore wants as Python's number; torch takes an entry of a tensor.
         as_float: arguments that MindSpore wants as a float; torch takes a whole number too.
         native_floats: the same, of MindSpore's own function where it stands for the runtime's.
         as_tuple: arguments that MindSpore wants as a tuple; torch takes a list too.
@@ -93,6 +94,7 @@ class Mapping:
     change: dict[str, str] = field(default_factory=dict)
     special: dict[str, str] = field(default_factory=dict)
     as_float: tuple[str, ...] = ()
+    as_int: tuple[str, ...] = ()
     native_floats: tuple[str, ...] = ()
     as_tuple: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -147,7 +149,7 @@ def _mapping(name: str, row: str | dict[str, Any]) -> Mapping:
         raise ValueError(msg)
     values = dict(row)
     values["params"] = _params(values.get("params", _signature(name, row)))
-    for key in ("drop", "as_float", "as_tuple", "native_floats"):
+    for key in ("drop", "as_float", "as_int", "as_tuple", "native_floats"):
         values[key] = tuple(values.get(key, ()))
     return Mapping(name, **values)
 

@@ -136,6 +136,7 @@ class Group:
         clips: clips of the true gradients, in order.
         early_clips: clips of the scaled ones, before they are unscaled.
         perhaps_wider: what is clipped, as code, that may be other parameters than the optimizer's.
+        behind: lines, as code, that may raise and ran in front of the step.
         accumulates: whether backward passes and step are in different blocks.
         steps: the lines of the optimizers' steps, the first of which the step takes the place of.
         updates: whether the scale moves with it; else it does elsewhere.
@@ -153,6 +154,7 @@ class Group:
     clips: list[Act] = field(default_factory=list)
     early_clips: list[Act] = field(default_factory=list)
     perhaps_wider: list[str] = field(default_factory=list)
+    behind: list[str] = field(default_factory=list)
     accumulates: bool = False
     steps: list[Line] = field(default_factory=list)
     updates: bool = True

@@ -618,6 +618,21 @@ def _below(block: Block | None, top: Block) -> bool:
 # --- what stands between ------------------------------------------------------------------------
 
 
+_QUIET = re.compile(
+    r"item|append|extend|update|print|float|int|str|len|detach|cpu|numpy|tolist|format|round|clone"
+    r"|(add|log|set|record|reduce|all|write)(_\w+)?|info|debug|warning|mean|sum|max|min|size|time"
+    r"|\w*(meter|accuracy|writer|synchronize)"
+)
+"""Methods and functions that raise where something is wrong with them, not with a loss."""
+
+
+def _may_raise(line: Line) -> bool:
+    """Return whether a line calls what may look at a loss, and stop the training."""
+    calls = (one for one in below(line.node) if isinstance(one, cst.Call))
+    words = (dotted(one.func).rpartition(".")[2] for one in calls)
+    return any(word and _QUIET.fullmatch(word.lower()) is None for word in words)
+
+
 def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at: At) -> list[Line]:
     """Return lines between a loss and its step that have to come behind the step.
 
@@ -654,6 +669,8 @@ def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at
                     raise NotPlain(line.node, "it reads a weight between loss and step")
                 _check_late(line, group)
                 late.append(line)
+                if _may_raise(line):
+                    group.behind.append(code_of(line.node).strip().partition("\n")[0])
             elif place < last and (_mode(line.node) or _disturbs(line, asked, at)):
                 raise NotPlain(line.node, "a network changes its mode between parts of the loss")
             elif place < last and jumps(line.node) and _keeps(block, forward, place, at):

@@ -40,6 +40,7 @@ _STANDS = "its statements stand where it was called: a step's function makes its
 _NO_CALLER = "a caller in another file finds no such function"
 _OFF = re.compile(r"\benabled\s*=\s*False\b")
 _ROUNDS = "layers round otherwise than torch's in 16 bits: with a bias they give float32 on CPU"
+_ONE_WAY = "the branch without a scaler skips steps with non-finite gradients too; torch takes them"
 _REGION = "the step's function runs in its region, or under its condition"
 _HANDED = "its scaler must be one of MindSpore's: ms.amp.DynamicLossScaler"
 _APEX = (
@@ -54,6 +55,7 @@ _SKIPS = (
 )
 _NARROW = "a parameter that the optimizer does not move has no gradient behind the step"
 _UNCLIPPED = "after a step that the scaler skips, gradients are read as they were before the clip"
+_BEHIND = "`{}` runs behind the step: what it raises comes after the weights have moved"
 _WIDER = (
     "it clips the gradients of what its optimizer moves: torch those of {}, and where that is more "
     "or less, the norm is another"
@@ -294,7 +296,10 @@ class LoopRule(PortRule):
         for statement in steps.opened:
             plain = _OFF.search(code_of(statement).partition("\n")[0]) is not None
             kind: Kind = "exact" if plain else "changed"
-            at.note(self, statement, "", kind, _REGION, "" if plain else _ROUNDS)
+            effect = "" if plain else _ROUNDS
+            if isinstance(statement, cst.If) and isinstance(statement.orelse, cst.Else):
+                kind, effect = "changed", f"{effect}; {_ONE_WAY}".removeprefix("; ")
+            at.note(self, statement, "", kind, _REGION, effect)
 
 
 def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
@@ -306,6 +311,7 @@ def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
     found += [_ANEW] if written.anew else []
     found += [_NARROW] if group.narrow else []
     found += [_SKIPS] if group.skips else []
+    found += [_BEHIND.format("; ".join(dict.fromkeys(group.behind)))] if group.behind else []
     found += [_WIDER.format(" | ".join(group.perhaps_wider))] if group.perhaps_wider else []
     found += [_UNCLIPPED] if group.handed and group.scaler and group.clips else []
     unbound = [name for forward in group.forwards for name in forward.unbound]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -36,6 +37,7 @@ _MODAL = (
     "ModuleDict",
 )
 _NO_LAYERS = ("Module", "ModuleList", "ModuleDict", "Parameter", "ParameterList", "DataParallel")
+_OF_LOSSES = re.compile(r"(loss|criterion)(es|v?\d\w*|fn|func\w*|wrapper|computer)?$", re.I)
 _JIT = "--jit: ms.jit compiles what it constructs, forward and backward"
 _JIT_EFFECT = (
     "a new shape or Python number compiles anew; prints and other side effects of construct run "
@@ -142,6 +144,8 @@ def _of_other_file(call: cst.Call, name: str, at: At) -> str:
     outer = at.names.parents.get(call)
     if isinstance(outer, cst.Call) and outer.func is call:
         return ""
+    if _OF_LOSSES.search(name.rpartition(".")[2]):
+        return "perhaps"  # it may have terms of training alone
     return "perhaps" if _is_given_to_a_network(call, at) else ""
 
 

@@ -306,6 +306,7 @@ class MethodRule(PortRule):
         if old.args and old.args[0].keyword and old.args[0].keyword.value != "mode":
             return None  # a method of something else
         said = bool(old.args) and not _is_mode(old.args[0].value, at)
+        said = said or _may_be_no_network(old, at)
         if said or runs_training(old.func.value, at):  # type: ignore[attr-defined]
             return self._wrap(old, new, at, "port.train")
         made = _method(new, "set_train", [cst.Arg(arg.value) for arg in new.args])
@@ -315,7 +316,7 @@ class MethodRule(PortRule):
     def _eval(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         if old.args or (not _is_call_of_object(old) and not _is_in_network(old, at)):
             return None
-        if runs_training(old.func.value, at):  # type: ignore[attr-defined]
+        if runs_training(old.func.value, at) or _may_be_no_network(old, at):  # type: ignore[attr-defined]
             return self._wrap(old, new, at, "port.evaluate")
         made = _method(new, "set_train", [cst.Arg(cst.Name("False"))])
         at.note(self, old, made)
@@ -678,6 +679,14 @@ def _is_in_network(node: Any, at: At) -> bool:
     """Return whether a method stands in a class that is, or may be, a network."""
     owner = at.names.enclosing(node, cst.ClassDef)
     return owner is not None and (is_module_class(owner, at) or has_unknown_base(owner, at))
+
+
+def _may_be_no_network(call: Any, at: At) -> bool:
+    """Return whether ``train`` or ``eval`` may be a method of an object's own, of elsewhere."""
+    holder = call.func.value
+    if at.options.plain or code_of(holder) == "self" or isinstance(holder, cst.Call):
+        return False
+    return not is_module(at, holder) and at.names.class_named(holder) is None
 
 
 def _is_mode(node: Any, at: At) -> bool:

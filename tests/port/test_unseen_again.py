@@ -1,0 +1,105 @@
+"""What five public scripts at first sight showed: smallest scripts."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from .ports import beside, ported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+LOSS = """import torch
+from lossmod import MaskedLoss
+from nets import Net
+loss_fn = MaskedLoss(0.5)
+made = [loss_fn.training]
+"""
+
+
+def test_a_loss_of_another_file_starts_in_training() -> None:
+    assert "loss_fn = port.in_training(MaskedLoss(0.5))" in ported(LOSS).text
+
+
+ACTOR = """import torch
+class Trainer:
+    def __init__(self, actor):
+        self.actor = actor
+    def epoch(self, loader):
+        self.actor.train(loader.training)
+        self.actor.eval()
+"""
+
+
+def test_train_of_an_object_may_be_a_method_of_its_own() -> None:
+    text = ported(ACTOR).text
+    assert "port.train(self.actor, loader.training)" in text
+    assert "port.evaluate(self.actor)" in text
+
+
+SEEDS = """import torch
+seeds = torch.arange(3)
+torch.manual_seed(seeds[1])
+torch.manual_seed(7)
+made = []
+"""
+
+
+def test_a_seed_may_be_an_entry_of_a_tensor(tmp_path: Path) -> None:
+    text = beside(SEEDS, tmp_path).text
+    assert "ms.set_seed(int(seeds[1]))" in text
+    assert "ms.set_seed(7)" in text
+
+
+GUARDED = """import torch
+from torch import nn
+class Trainer:
+    def __init__(self, net, loader):
+        self.net, self.loader = net, loader
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.seen = []
+    def check(self, loss):
+        if loss > 1e6:
+            raise FloatingPointError
+    def run(self):
+        for x in self.loader:
+            loss = self.net(x).pow(2).mean()
+            self.opt.zero_grad()
+            loss.backward()
+            CHECK
+            self.opt.step()
+"""
+
+
+def test_what_may_raise_between_a_loss_and_its_step_is_said() -> None:
+    found = ported(GUARDED.replace("CHECK", "self.check(loss.item())"))
+    (told,) = [one.effect for one in found.edits if "behind the step" in one.effect]
+    assert "self.check(loss.item())" in told
+    logged = ported(GUARDED.replace("CHECK", "self.seen.append(loss.item())"))
+    assert not [one for one in logged.edits if "behind the step" in one.effect]
+
+
+TWO_WAYS = """import torch
+from torch import nn
+def fit(net, loader, use_amp):
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    scaler = torch.cuda.amp.GradScaler() if use_amp else None
+    for x in loader:
+        opt.zero_grad()
+        if not use_amp:
+            loss = net(x).pow(2).mean()
+            loss.backward()
+            opt.step()
+        else:
+            with torch.cuda.amp.autocast():
+                loss = net(x).pow(2).mean()
+            scaler.scale(loss).backward()
+            scaler.step(opt)
+            scaler.update()
+"""
+
+
+def test_a_branch_without_a_scaler_says_what_it_skips() -> None:
+    found = ported(TWO_WAYS)
+    assert "StaticLossScaler" in found.text
+    assert [one for one in found.edits if "skips steps with non-finite gradients" in one.effect]
