@@ -26,6 +26,7 @@ __all__ = [
 ]
 
 _FLAT = 4  # axes of a weight of MindSpore's own layers of one dimension
+_NEWER = "parametrizations"  # the Cell that torch's newer way keeps originals in
 _FIRST_STEPS = 15  # power iterations of torch.nn.utils.parametrizations.spectral_norm's start
 
 
@@ -133,23 +134,12 @@ def weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
     Raises:
         BackendError: the layer has no such Parameter, or it is computed already.
     """
-    value, front = _taken(module, name, "weight_norm")
-    _put(module, f"{name}_g", _length(value, dim), front)
-    _put(module, f"{name}_v", value, front)
-    axes = _axes(module, name, value)
-    recipe = _WeightNorm((), f"{name}_g", f"{name}_v", dim, axes)
-    return _with(module, name, recipe, "")
+    return _by_length(module, name, dim, (), f"{name}_g", f"{name}_v")
 
 
 def parametrized_weight_norm(module: Any, name: str = "weight", dim: int | None = 0) -> Any:
     """Return what ``torch.nn.utils.parametrizations.weight_norm`` does: by its names."""
-    value, front = _taken(module, name, "weight_norm")
-    inner = _inner(module, name)
-    _put(inner, "original0", _length(value, dim), f"{front}parametrizations.{name}.")
-    _put(inner, "original1", value, f"{front}parametrizations.{name}.")
-    holder = ("parametrizations", name)
-    recipe = _WeightNorm(holder, "original0", "original1", dim, _axes(module, name, value))
-    return _with(module, name, recipe, "Parametrized")
+    return _by_length(module, name, dim, (_NEWER, name), "original0", "original1")
 
 
 def spectral_norm(
@@ -171,14 +161,8 @@ def spectral_norm(
     Raises:
         BackendError: the layer has no such Parameter, or it is computed already.
     """
-    value, front = _taken(module, name, "spectral_norm")
-    dim = _dim(module, dim)
-    _put(module, f"{name}_orig", value, front)
-    words = (f"{name}_orig", (), f"{name}_u", f"{name}_v")
-    rest = (dim, n_power_iterations, eps, _axes(module, name, value))
-    recipe = _SpectralNorm((), *words, *rest)
-    _start(module, _rows(value, dim), recipe)
-    return _with(module, name, recipe, "")
+    words = ((), f"{name}_orig", (), f"{name}_u", f"{name}_v")
+    return _by_spectrum(module, name, words, _dim(module, dim), n_power_iterations, eps)
 
 
 def parametrized_spectral_norm(
@@ -189,19 +173,37 @@ def parametrized_spectral_norm(
     dim: int | None = None,
 ) -> Any:
     """Return what ``torch.nn.utils.parametrizations.spectral_norm`` does: by its names."""
-    value, front = _taken(module, name, "spectral_norm")
-    dim = _dim(module, dim)
-    inner = _inner(module, name)
-    _put(inner, "original", value, f"{front}parametrizations.{name}.")
-    inner.insert_child_to_cell("0", nn.Cell())
-    holder = ("parametrizations", name)
-    words = ("original", (*holder, "0"), "_u", "_v")
-    rest = (dim, n_power_iterations, eps, _axes(module, name, value))
-    recipe = _SpectralNorm(holder, *words, *rest)
-    held, matrix = _below(module, recipe.vectors), _rows(value, dim)
-    _start(held, matrix, recipe)
-    recipe.move(matrix, held, _FIRST_STEPS)
-    return _with(module, name, recipe, "Parametrized")
+    holder = (_NEWER, name)
+    words = (holder, "original", (*holder, "0"), "_u", "_v")
+    return _by_spectrum(module, name, words, _dim(module, dim), n_power_iterations, eps)
+
+
+def _by_length(
+    module: Any, name: str, dim: int | None, holder: tuple[str, ...], g: str, v: str
+) -> Any:
+    value, front, axes = _taken(module, name, "weight_norm")
+    _put(module, holder, g, _length(value, dim), front)
+    _put(module, holder, v, value, front)
+    return _with(module, name, _WeightNorm(holder, g, v, dim, axes))
+
+
+def _by_spectrum(
+    module: Any,
+    name: str,
+    words: tuple[tuple[str, ...], str, tuple[str, ...], str, str],
+    dim: int,
+    steps: int,
+    eps: float,
+) -> Any:
+    value, front, axes = _taken(module, name, "spectral_norm")
+    recipe = _SpectralNorm(*words, dim, steps, eps, axes)
+    _put(module, recipe.holder, recipe.original, value, front)
+    matrix, held = _rows(value, dim), _below(module, recipe.vectors)
+    for vector, size in ((recipe.u, matrix.shape[0]), (recipe.v, matrix.shape[1])):
+        held.register_buffer(vector, _unit(ops.randn(size), eps))
+    if recipe.holder:
+        recipe.move(matrix, held, _FIRST_STEPS)
+    return _with(module, name, recipe)
 
 
 def remove_weight_norm(module: Any, name: str = "weight") -> Any:
@@ -233,7 +235,10 @@ def remove_parametrizations(module: Any, tensor_name: str, leave_parametrized: b
 
 
 def _below(cell: Any, path: tuple[str, ...]) -> Any:
+    """Return the Cell at a path, and make those on it that are not there."""
     for name in path:
+        if name not in cell._cells:
+            cell.insert_child_to_cell(name, nn.Cell())
         cell = cell._cells[name]
     return cell
 
@@ -264,13 +269,8 @@ def _dim(module: Any, dim: int | None) -> int:
     return int(isinstance(module, back)) if dim is None else dim
 
 
-def _axes(module: Any, name: str, value: Any) -> int:
-    flat = isinstance(module, nn.Conv1d | nn.Conv1dTranspose) and name == "weight"
-    return _FLAT if flat and module.__dict__.pop("_mpcore_flat", False) else value.ndim
-
-
-def _taken(module: Any, name: str, what: str) -> tuple[Any, str]:
-    """Take a Parameter out of a layer: its values, by torch's axes, and the front of its name."""
+def _taken(module: Any, name: str, what: str) -> tuple[Any, str, int]:
+    """Take a Parameter out of a layer: its values by torch's axes, its name's front, its axes."""
     held = getattr(module, "_params", {}).get(name)
     if held is None:
         found = ", ".join(getattr(module, "_params", {})) or "none"
@@ -280,37 +280,26 @@ def _taken(module: Any, name: str, what: str) -> tuple[Any, str]:
         msg = f"{what} of a recurrent layer is not ported: its kernel takes Parameters"
         raise BackendError(msg)
     value = held.value().copy()
-    if isinstance(module, nn.Conv1d | nn.Conv1dTranspose) and value.ndim == _FLAT:
-        value, module.__dict__["_mpcore_flat"] = value.squeeze(2), True
+    axes = value.ndim
+    if isinstance(module, nn.Conv1d | nn.Conv1dTranspose) and axes == _FLAT:
+        value = value.squeeze(2)
     del module._params[name]
     module.__dict__.pop(name, None)
-    return value, held.name.removesuffix(name)
+    return value, held.name.removesuffix(name), axes
 
 
-def _put(cell: Any, name: str, value: Any, front: str) -> None:
-    cell.insert_param_to_cell(name, ms.Parameter(value, name=front + name))
+def _put(module: Any, holder: tuple[str, ...], name: str, value: Any, front: str) -> None:
+    path = "".join(f"{part}." for part in holder)
+    param = ms.Parameter(value, name=f"{front}{path}{name}")
+    _below(module, holder).insert_param_to_cell(name, param)
 
 
-def _inner(module: Any, name: str) -> Any:
-    """Return the Cell that holds what a weight is computed of."""
-    if "parametrizations" not in module._cells:
-        module.insert_child_to_cell("parametrizations", nn.Cell())
-    outer = module._cells["parametrizations"]
-    outer.insert_child_to_cell(name, nn.Cell())
-    return outer._cells[name]
-
-
-def _start(held: Any, matrix: Any, recipe: _SpectralNorm) -> None:
-    for name, size in ((recipe.u, matrix.shape[0]), (recipe.v, matrix.shape[1])):
-        held.register_buffer(name, _unit(ops.randn(size), recipe.eps))
-
-
-def _with(module: Any, name: str, recipe: Any, word: str) -> Any:
+def _with(module: Any, name: str, recipe: Any) -> Any:
     """Give a layer its recipe, and a class that follows it."""
     recipes = module.__dict__.setdefault("_mpcore_recipes", {})
     recipes[name] = recipe
     if not isinstance(module, _Computed):
-        own = type(module)
+        own, word = type(module), "Parametrized" if recipe.holder else ""
         space = {"__module__": own.__module__, "__doc__": own.__doc__}
         module.__class__ = type(word + own.__name__, (_Computed, own), space)
     training, module.training = module.training, False  # its vectors stay
@@ -337,12 +326,12 @@ def _removed(module: Any, name: str, kind: Any, what: str, value: Any = None) ->
         vectors = _below(module, recipe.vectors)
         del vectors._buffers[recipe.u], vectors._buffers[recipe.v]
     if recipe.holder:
-        front = front.removesuffix(f"parametrizations.{name}.")
-        del module._cells["parametrizations"]._cells[name]
-        if not module._cells["parametrizations"]._cells:
-            del module._cells["parametrizations"]
+        front = front.removesuffix(f"{_NEWER}.{name}.")
+        del module._cells[_NEWER]._cells[name]
+        if not module._cells[_NEWER]._cells:
+            del module._cells[_NEWER]
     del recipes[name], module.__dict__[name]
     if not recipes:
         module.__class__ = type(module).__mro__[2]
-    _put(module, name, value, front)
+    _put(module, (), name, value, front)
     return module

@@ -280,8 +280,8 @@ def std_mean(
     correction: int | None = None,
 ) -> tuple[Any, Any]:
     """Return torch.std_mean."""
-    mean = input.mean() if dim is None else input.mean(dim, keepdim)
-    return std(input, dim, unbiased, keepdim, correction), mean
+    spread, mean = var_mean(input, dim, unbiased, keepdim, correction)
+    return _root(spread), mean
 
 
 def isin(

@@ -103,3 +103,21 @@ def test_a_branch_without_a_scaler_says_what_it_skips() -> None:
     found = ported(TWO_WAYS)
     assert "StaticLossScaler" in found.text
     assert [one for one in found.edits if "skips steps with non-finite gradients" in one.effect]
+
+
+CLIPPED = """import torch
+from torch import nn
+def fit(net, loader, limit):
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in loader:
+        opt.zero_grad()
+        loss = net(x).pow(2).mean()
+        loss.backward()
+        if limit:
+            nn.utils.clip_grad_norm_(net.parameters(), limit)
+        opt.step()
+"""
+
+
+def test_a_branch_that_clips_alone_rounds_nothing() -> None:
+    assert not [one for one in ported(CLIPPED).edits if "16 bits" in one.effect]

@@ -16,6 +16,7 @@ __all__ = [
     "flag_of",
     "number_of",
     "role_of",
+    "says_number",
 ]
 
 SETTINGS = re.compile(
@@ -80,6 +81,11 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
 
 
 _REACHED = re.compile(r"(^|_)(epochs?|it|iters?|iterations?|steps?|updates?)$", re.I)
+
+
+def says_number(name: str) -> bool:
+    """Return whether a name says a number, and no network."""
+    return number_of(name, -1) >= 0 and NETWORK.fullmatch(name) is None
 
 
 def number_of(name: str, unknown: float = 1) -> float:

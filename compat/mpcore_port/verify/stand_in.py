@@ -22,7 +22,7 @@ from mpcore_port.verify.as_dict import asked_at_once, taken_as_dict
 from mpcore_port.verify.asked import Asked, asks_on
 from mpcore_port.verify.environments import Environment, makes_one
 from mpcore_port.verify.kit import TorchKit
-from mpcore_port.verify.roles import LOSS, NETWORK, SETTINGS, flag_of, number_of
+from mpcore_port.verify.roles import LOSS, NETWORK, SETTINGS, flag_of, number_of, says_number
 from mpcore_port.verify.scaler import CALLED
 from mpcore_port.verify.synthetic import VERSION, Missing, passes_on
 
@@ -418,8 +418,7 @@ class StandIn(Missing):
         """
         code, place = frame.f_code, frame.f_lasti
         (stored,) = _asked[0].of(f"{self._mpcore_name}=", lambda: [_stored(code).get(place, "")])
-        is_number = number_of(stored, -1) >= 0 and NETWORK.fullmatch(stored) is None
-        return f"{self._mpcore_name}.{stored}" if is_number else self._mpcore_name
+        return f"{self._mpcore_name}.{stored}" if says_number(stored) else self._mpcore_name
 
     def _mpcore_beside(self, optimizer: Any, names: tuple[Any, ...]) -> Any:
         """Return an optimizer, with stand-ins for what the caller takes apart beside it."""

@@ -28,7 +28,7 @@ from mpcore_port.verify.roles import (
     LOSS,
     NETWORK,
     SETTINGS,
-    number_of,
+    says_number,
 )
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.stars import given_by_stars, is_star
@@ -161,7 +161,7 @@ class Stubs:
                 self.calls[node] = settings_of(self.module, self.folder, held)[0]
                 return
             called = _name(node)
-            if _says_number(held):  # start = load(path): a number by the name that it gets
+            if says_number(held):  # start = load(path): a number by the name that it gets
                 called = f"{called}.{held}"
             given = self._absent(node, called)
             given = f"{given}()" if given.startswith("_mpcore") else given
@@ -539,11 +539,6 @@ class Stubs:
             if isinstance(node, ast.FunctionDef) and name in [a.arg for a in node.args.args]:
                 return node
         return None
-
-
-def _says_number(name: str) -> bool:
-    """Return whether a name says a number, and no network."""
-    return number_of(name, -1) >= 0 and NETWORK.fullmatch(name) is None
 
 
 def _given_to_self(statement: ast.stmt) -> list[str]:

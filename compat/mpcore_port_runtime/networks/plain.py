@@ -10,9 +10,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from mindspore import nn, ops
-from mindspore.common.initializer import HeNormal, Normal, initializer
+from mindspore.common.initializer import HeNormal, Normal
 
 from mpcore_port_runtime import torch_nn
+from mpcore_port_runtime.modules import fill
 from mpcore_port_runtime.networks import weights
 from mpcore_port_runtime.networks.weights import maker
 
@@ -72,9 +73,9 @@ class VGG(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 
 
 def _start(layer: Any, way: Any) -> None:
-    layer.weight.set_data(initializer(way, layer.weight.shape, layer.weight.dtype))
+    fill(layer.weight, way)
     if layer.has_bias:
-        layer.bias.set_data(initializer("zeros", layer.bias.shape, layer.bias.dtype))
+        fill(layer.bias, "zeros")
 
 
 def _vgg(counts: Sequence[int], norm: bool, **settings: Any) -> VGG:

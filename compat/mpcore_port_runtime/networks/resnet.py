@@ -10,9 +10,10 @@ import functools
 from typing import TYPE_CHECKING, Any
 
 from mindspore import nn, ops
-from mindspore.common.initializer import HeNormal, initializer
+from mindspore.common.initializer import HeNormal
 
 from mpcore_port_runtime import torch_nn
+from mpcore_port_runtime.modules import fill
 from mpcore_port_runtime.networks import weights
 from mpcore_port_runtime.networks.weights import maker
 
@@ -192,11 +193,11 @@ def _start(net: ResNet, zero: bool) -> None:
     he = HeNormal(mode="fan_out", nonlinearity="relu")
     for _, cell in net.cells_and_names():
         if isinstance(cell, nn.Conv2d):
-            cell.weight.set_data(initializer(he, cell.weight.shape, cell.weight.dtype))
+            fill(cell.weight, he)
         last: Any = cell.bn3 if isinstance(cell, Bottleneck) else None
         last = cell.bn2 if isinstance(cell, BasicBlock) else last
         if zero and getattr(last, "gamma", None) is not None:
-            last.gamma.set_data(initializer("zeros", last.gamma.shape, last.gamma.dtype))
+            fill(last.gamma, "zeros")
 
 
 def _basic(*layers: int) -> Any:

@@ -10,9 +10,10 @@ from collections import OrderedDict
 from typing import TYPE_CHECKING, Any
 
 from mindspore import nn, ops
-from mindspore.common.initializer import HeNormal, Normal, initializer
+from mindspore.common.initializer import HeNormal, Normal
 
 from mpcore_port_runtime import torch_nn
+from mpcore_port_runtime.modules import fill
 from mpcore_port_runtime.networks import weights
 from mpcore_port_runtime.networks.weights import maker
 
@@ -96,20 +97,16 @@ class MobileNetV2(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         self.features = nn.SequentialCell(*layers)
         linear = torch_nn.Linear(self.last_channel, num_classes)
         self.classifier = nn.SequentialCell(torch_nn.Dropout(dropout), linear)
-        _put(linear.weight, Normal(0.01))
-        _put(linear.bias, "zeros")
+        fill(linear.weight, Normal(0.01))
+        fill(linear.bias, "zeros")
         for _, cell in self.cells_and_names():
             if isinstance(cell, nn.Conv2d):
-                _put(cell.weight, HeNormal(mode="fan_out"))
+                fill(cell.weight, HeNormal(mode="fan_out"))
         self.set_train()
 
     def construct(self, x: Any) -> Any:
         """Return a number for each class."""
         return self.classifier(ops.mean(self.features(x), (2, 3)))
-
-
-def _put(parameter: Any, way: Any) -> None:
-    parameter.set_data(initializer(way, parameter.shape, parameter.dtype))
 
 
 class _Layer(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
@@ -180,10 +177,10 @@ class DenseNet(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         parts["norm5"] = torch_nn.BatchNorm2d(inner)
         self.features = nn.SequentialCell(OrderedDict(parts))
         self.classifier = torch_nn.Linear(inner, num_classes)
-        _put(self.classifier.bias, "zeros")
+        fill(self.classifier.bias, "zeros")
         for _, cell in self.cells_and_names():
             if isinstance(cell, nn.Conv2d):
-                _put(cell.weight, HeNormal())
+                fill(cell.weight, HeNormal())
         self.set_train()
 
     def construct(self, x: Any) -> Any:

@@ -16,6 +16,8 @@ from mindspore import nn, ops
 from mindspore.common.initializer import Normal, TruncatedNormal, XavierUniform, initializer
 
 from mpcore_port_runtime import torch_nn
+from mpcore_port_runtime.functional import scaled_dot_product_attention
+from mpcore_port_runtime.modules import fill
 from mpcore_port_runtime.networks import weights
 from mpcore_port_runtime.networks.weights import maker
 
@@ -32,10 +34,6 @@ __all__ = [
 _norm = functools.partial(torch_nn.LayerNorm, eps=1e-6)
 
 
-def _put(parameter: Any, way: Any) -> None:
-    parameter.set_data(initializer(way, parameter.shape, parameter.dtype))
-
-
 class _Attention(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     """Self-attention with one projection in for queries, keys and values."""
 
@@ -45,8 +43,8 @@ class _Attention(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         self.in_proj_weight = ms.Parameter(initializer(XavierUniform(), shape, ms.float32))
         self.in_proj_bias = ms.Parameter(initializer("zeros", shape[:1], ms.float32))
         self.out_proj = torch_nn.Linear(width, width)
-        _put(self.out_proj.bias, "zeros")
-        self.heads, self.drop = heads, torch_nn.Dropout(dropout) if dropout else None
+        fill(self.out_proj.bias, "zeros")
+        self.heads, self.dropout = heads, float(dropout)
 
     def construct(self, x: Any) -> Any:
         """Return what is attended to, ``(N, S, width)`` of the same."""
@@ -54,11 +52,9 @@ class _Attention(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         every = ops.dense(x, self.in_proj_weight.astype(x.dtype), self.in_proj_bias.astype(x.dtype))
         every = every.reshape(count, length, 3, self.heads, width // self.heads)
         query, key, value = every.permute(2, 0, 3, 1, 4)
-        score = ops.matmul(query * (width // self.heads) ** -0.5, key.swapaxes(-2, -1))
-        share = ops.softmax(score, -1)
-        share = share if self.drop is None else self.drop(share)
-        made = ops.matmul(share, value).permute(0, 2, 1, 3).reshape(count, length, width)
-        return self.out_proj(made)
+        drop = self.dropout if self.training else 0.0
+        made = scaled_dot_product_attention(query, key, value, dropout_p=drop)
+        return self.out_proj(made.permute(0, 2, 1, 3).reshape(count, length, width))
 
 
 class EncoderBlock(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
@@ -80,8 +76,8 @@ class EncoderBlock(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         self.dropout, self.ln_2 = torch_nn.Dropout(dropout), norm_layer(hidden_dim)
         ends = torch_nn.Linear(hidden_dim, mlp_dim), torch_nn.Linear(mlp_dim, hidden_dim)
         for one in ends:
-            _put(one.weight, XavierUniform())
-            _put(one.bias, Normal(1e-6))
+            fill(one.weight, XavierUniform())
+            fill(one.bias, Normal(1e-6))
         drops = torch_nn.Dropout(dropout), torch_nn.Dropout(dropout)
         self.mlp = nn.SequentialCell(ends[0], torch_nn.GELU(), drops[0], ends[1], drops[1])
 
@@ -145,20 +141,20 @@ class VisionTransformer(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         self.image_size, self.patch_size, self.hidden_dim = image_size, patch_size, hidden_dim
         self.class_token = ms.Parameter(initializer("zeros", (1, 1, hidden_dim), ms.float32))
         self.conv_proj = torch_nn.Conv2d(3, hidden_dim, patch_size, patch_size)
-        _put(self.conv_proj.weight, TruncatedNormal(math.sqrt(1 / (3 * patch_size**2))))
-        _put(self.conv_proj.bias, "zeros")
+        fill(self.conv_proj.weight, TruncatedNormal(math.sqrt(1 / (3 * patch_size**2))))
+        fill(self.conv_proj.bias, "zeros")
         self.seq_length = (image_size // patch_size) ** 2 + 1
         settings = (num_heads, hidden_dim, mlp_dim, dropout, attention_dropout)
         self.encoder = _Encoder(self.seq_length, num_layers, settings, norm_layer)
         parts = []
         if representation_size is not None:
             before = torch_nn.Linear(hidden_dim, representation_size)
-            _put(before.weight, TruncatedNormal(math.sqrt(1 / hidden_dim)))
-            _put(before.bias, "zeros")
+            fill(before.weight, TruncatedNormal(math.sqrt(1 / hidden_dim)))
+            fill(before.bias, "zeros")
             parts = [("pre_logits", before), ("act", nn.Tanh())]
         last = torch_nn.Linear(representation_size or hidden_dim, num_classes)
-        _put(last.weight, "zeros")
-        _put(last.bias, "zeros")
+        fill(last.weight, "zeros")
+        fill(last.bias, "zeros")
         self.heads = nn.SequentialCell(OrderedDict([*parts, ("head", last)]))
         self.set_train()
 

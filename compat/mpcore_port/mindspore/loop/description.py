@@ -36,6 +36,21 @@ class Region:
 
 
 @dataclass(frozen=True)
+class Opened:
+    """A compound statement that is gone: its lines stand without it.
+
+    Attributes:
+        node: the statement.
+        casts: whether it was a region in 16 bits, or may have been.
+        two_ways: whether it had a branch with a scaler and one without, of which one stands.
+    """
+
+    node: Any
+    casts: bool = False
+    two_ways: bool = False
+
+
+@dataclass(frozen=True)
 class Act:
     """One statement that moves gradients, an optimizer or the scaler.
 

@@ -9,7 +9,13 @@ import libcst as cst
 
 from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.loop.acts import UNCHANGED, negated
-from mpcore_port.mindspore.loop.description import Block, Line, NotPlain, Region
+from mpcore_port.mindspore.loop.description import (
+    Block,
+    Line,
+    NotPlain,
+    Opened,
+    Region,
+)
 from mpcore_port.mindspore.rules.losses.flow import slice_of
 from mpcore_port.mindspore.rules.losses.names_in import read
 from mpcore_port.mindspore.rules.losses.planned import Sink
@@ -38,7 +44,7 @@ class Taken:
     def __init__(self, acts: Acts) -> None:
         self.acts = acts
         self._holding: dict[int, bool] = {}
-        self.opened: list[Any] = []  # compound statements whose lines stand without them
+        self.opened: list[Opened] = []
 
     def block(self, body: Any, owner: Line | None = None, outer: Block | None = None) -> Block:
         """Return the lines of ``body``, statements of a block."""
@@ -65,7 +71,8 @@ class Taken:
             if inside is not None and isinstance(statement.body, cst.IndentedBlock):
                 if inside.enabled == UNCHANGED:
                     return self._within(statement, region, home)
-                lines = self._within(statement, inside, home)
+                casts = inside.enabled != "False"
+                lines = self._within(statement, inside, home, casts=casts)
                 for line in lines:
                     line.within = line.within or statement
                 return lines
@@ -118,9 +125,11 @@ class Taken:
             self.acts.stand(lines[0].node, sink.call)
         return lines
 
-    def _within(self, statement: Any, region: Region | None, home: Block) -> list[Line]:
+    def _within(
+        self, statement: Any, region: Region | None, home: Block, *, casts: bool = False
+    ) -> list[Line]:
         lines = [line for inner in statement.body.body for line in self._lines(inner, region, home)]
-        self.opened.append(statement)
+        self.opened.append(Opened(statement, casts))
         lead = statement.leading_lines
         if lines and lead:
             first = lines[0]
@@ -181,7 +190,7 @@ class Taken:
         kinds = {line.act.kind if line.act else "" for line in lines}
         if "clip" not in kinds or kinds - {"clip", "unscale"}:
             return []
-        self.opened.append(statement)
+        self.opened.append(Opened(statement))
         test = code_of(statement.test)
         for line in lines:
             if line.act is not None and line.act.kind == "clip":
@@ -206,7 +215,7 @@ class Taken:
         first, second = clips
         if replace(first, of="") != replace(second, of=""):
             return None
-        self.opened.append(statement)
+        self.opened.append(Opened(statement))
         both = replace(first, of=f"{first.of} | {second.of}")
         return Line(sides[0][0].node, both, region, source=sides[0][0].source)
 
@@ -242,7 +251,7 @@ class Taken:
         nodes = [line.node for line in lines[:place] if line.act is None]
         if sink is None or slice_of(nodes, len(nodes), read(sink.loss), self.acts.at).places:
             return None
-        self.opened.append(statement)
+        self.opened.append(Opened(statement))
         for line in lines:
             line.guard = line.guard or statement
         if statement.leading_lines:
@@ -267,7 +276,7 @@ class Taken:
         scaled, plain = _scaled(first), _scaled(second)
         if one != other or scaled == plain:
             raise NotPlain(statement, "its branches train in two ways")
-        self.opened.append(statement)
+        self.opened.append(Opened(statement, two_ways=True))
         kept, left = (first, second) if scaled else (second, first)
         if _clips_scaled(kept):  # the other branch clips them as they are, by a scaler that is on
             raise NotPlain(statement, "one branch of two clips what is scaled")

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import below, calls_in
-from mpcore_port.mindspore.loop.description import Block, Forward, Group, Line, NotPlain
+from mpcore_port.mindspore.loop.description import (
+    Block,
+    Forward,
+    Group,
+    Line,
+    NotPlain,
+    Opened,
+)
 from mpcore_port.mindspore.loop.forwards import forward_of
 from mpcore_port.mindspore.loop.lines import Taken, every
 from mpcore_port.mindspore.loop.makers import maker_of, model_of, stepping
@@ -73,7 +80,7 @@ class Steps:
     joint: dict[int, list[Group]] = field(default_factory=dict)
     cleared: dict[int, Group] = field(default_factory=dict)
     valued: set[int] = field(default_factory=set)
-    opened: list[Any] = field(default_factory=list)
+    opened: list[Opened] = field(default_factory=list)
 
 
 def steps_of_scope(node: Any, acts: Acts, at: At) -> Steps:
@@ -85,7 +92,7 @@ def steps_of_scope(node: Any, acts: Acts, at: At) -> Steps:
     body = node.body if isinstance(node, cst.Module) else node.body.body
     taken = Taken(acts)
     steps = Steps(node, taken.block(body))
-    steps.opened = [one for one in taken.opened if _is_used(one, steps)]
+    steps.opened = [one for one in taken.opened if _is_used(one.node, steps)]
     _Grouping(steps, at).run()
     for place, group in enumerate(steps.groups):
         _hand_in(group, steps, place, at)
@@ -315,7 +322,7 @@ class _Grouping:
         covers = self._covers(act.of, group, line)
         if covers is False:
             raise NotPlain(line.node, "it clips other gradients than the optimizer's")
-        if covers is None and act.of not in group.perhaps_wider:
+        if covers is None:
             group.perhaps_wider.append(act.of)
         if not group.scaler or group.optimizers[0] in self.unscaled:
             group.clips.append(act)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,14 +20,14 @@ from mpcore_port.mindspore.rules.losses.accelerated import accelerates
 from mpcore_port.mindspore.rules.losses.names_in import read
 from mpcore_port.mindspore.rules.losses.own_passes import own_passes
 from mpcore_port.mindspore.rules.losses.plan import plans_of, trains_nothing
-from mpcore_port.mindspore.rules.place import PortRule, need
+from mpcore_port.mindspore.rules.place import PortRule, by_name, need
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
-    from mpcore_port.mindspore.loop.description import Group
+    from mpcore_port.mindspore.loop.description import Group, Opened
     from mpcore_port.mindspore.loop.recognise import Steps
     from mpcore_port.mindspore.loop.write import Written
-    from mpcore_port.rule import At, Kind
+    from mpcore_port.rule import At
 
 __all__ = ["LoopRule", "loops_of"]
 
@@ -38,8 +37,6 @@ _SHARDED = ("FullyShardedDataParallel", "fully_shard")
 _INSIDE = "a part of the step's function, where gradients are values"
 _STANDS = "its statements stand where it was called: a step's function makes its loss"
 _NO_CALLER = "a caller in another file finds no such function"
-_OFF = re.compile(r"\benabled\s*=\s*False\b")
-_ROUNDS = "layers round otherwise than torch's in 16 bits: with a bias they give float32 on CPU"
 _ONE_WAY = "the branch without a scaler skips steps with non-finite gradients too; torch takes them"
 _REGION = "the step's function runs in its region, or under its condition"
 _HANDED = "its scaler must be one of MindSpore's: ms.amp.DynamicLossScaler"
@@ -293,13 +290,16 @@ class LoopRule(PortRule):
         for line, _ in every(steps.block):
             if line.act is not None and line.source is not None:
                 at.note(self, line.source, "", reason=_INSIDE)
-        for statement in steps.opened:
-            plain = _OFF.search(code_of(statement).partition("\n")[0]) is not None
-            kind: Kind = "exact" if plain else "changed"
-            effect = "" if plain else _ROUNDS
-            if isinstance(statement, cst.If) and isinstance(statement.orelse, cst.Else):
-                kind, effect = "changed", f"{effect}; {_ONE_WAY}".removeprefix("; ")
-            at.note(self, statement, "", kind, _REGION, effect)
+        for one in steps.opened:
+            effect = _effect_of(one)
+            at.note(self, one.node, "", "changed" if effect else "exact", _REGION, effect)
+
+
+def _effect_of(opened: Opened) -> str:
+    """Return what changes where a statement is gone; "" for nothing."""
+    row = by_name("torch.autocast") if opened.casts else None
+    found = [row.effect] if row is not None else []
+    return "; ".join([*found, _ONE_WAY] if opened.two_ways else found)
 
 
 def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
@@ -311,8 +311,10 @@ def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
     found += [_ANEW] if written.anew else []
     found += [_NARROW] if group.narrow else []
     found += [_SKIPS] if group.skips else []
-    found += [_BEHIND.format("; ".join(dict.fromkeys(group.behind)))] if group.behind else []
-    found += [_WIDER.format(" | ".join(group.perhaps_wider))] if group.perhaps_wider else []
+    behind = "; ".join(dict.fromkeys(group.behind))
+    found += [_BEHIND.format(behind)] if behind else []
+    wider = " | ".join(dict.fromkeys(group.perhaps_wider))
+    found += [_WIDER.format(wider)] if wider else []
     found += [_UNCLIPPED] if group.handed and group.scaler and group.clips else []
     unbound = [name for forward in group.forwards for name in forward.unbound]
     unbound += [name for name in written.started if name not in unbound]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 __all__ = [
     "DataRule",
     "KeptDataRule",
+    "changed_line",
     "operator_of",
 ]
 
@@ -59,12 +60,9 @@ class DataRule(PortRule):
         else:
             return None
         if operator and is_data_of_anything(old.target, at):
-            held, by = code_of(target), code_of(new.value)
-            code = wording(at, f'port.changed("{operator}=", {held}, {by})')
-            given = [cst.AssignTarget(target)]
-            line = cst.Assign(given, cst.parse_expression(code), semicolon=new.semicolon)
+            line = changed_line(target, new, at)
             at.note(self, old, line, reason=_KEPT_BY)
-            return line
+            return line.with_changes(semicolon=new.semicolon)
         live = operator and (is_live_name(old.target, at) or is_live_entry(old.target, at))
         if live or (operator and is_kept_name(old.target, at)):
             held, value = code_of(target), code_of(new.value)
@@ -124,6 +122,13 @@ def _is_kept(node: cst.Attribute, at: At) -> bool:
         func = getattr(call, "func", None)
         return isinstance(func, cst.Attribute) and func.attr.value in ("append", "insert")
     return isinstance(parent, (cst.DictComp, cst.ListComp, cst.DictElement, cst.Element))
+
+
+def changed_line(target: Any, change: cst.AugAssign, at: At) -> cst.Assign:
+    """Return ``x = port.changed("+=", x, y)``, which changes what else holds a tensor, too."""
+    held, by = code_of(target), code_of(change.value)
+    made = wording(at, f'port.changed("{operator_of(change)}=", {held}, {by})')
+    return cst.Assign([cst.AssignTarget(target)], cst.parse_expression(made))
 
 
 def operator_of(node: cst.AugAssign) -> str:

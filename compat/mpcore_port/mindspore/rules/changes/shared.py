@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.rules.changes.behind_a_pass import records_a_pass
-from mpcore_port.mindspore.rules.changes.data_attribute import operator_of
+from mpcore_port.mindspore.rules.changes.data_attribute import changed_line, operator_of
 from mpcore_port.mindspore.rules.changes.fresh import is_made_tensor
 from mpcore_port.mindspore.rules.changes.others_hold import other_holders
 from mpcore_port.mindspore.rules.changes.places_in import is_place
@@ -78,9 +78,7 @@ class SharedRule(PortRule):
         if any(one.is_copy for one in holders) or records_a_pass(old, target, [old.value], at):
             at.unproven(self, old, reason)
             return None
-        word, held, by = wording(at, "port.changed"), code_of(target), code_of(old.value)
-        made = f'{held} = {word}("{operator_of(old)}=", {held}, {by})'
-        line = cst.ensure_type(cst.parse_statement(made), cst.SimpleStatementLine).body[0]
+        line = changed_line(target, old, at)
         at.note(self, old, line, reason=reason)
         return new.with_changes(body=[line])
 
