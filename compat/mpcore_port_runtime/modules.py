@@ -51,6 +51,7 @@ __all__ = [
     "register_parameter",
     "requires_grad_",
     "rounded",
+    "set_part",
     "started",
     "state_dict",
     "train",
@@ -103,12 +104,13 @@ def held(owner: Any, name: str, *default: Any) -> Any:
 
 def hold(owner: Any, name: str, value: Any) -> None:
     """Set ``owner.name`` as torch means it: ``weight`` of an Embedding is its table."""
-    for kind, names in _TORCH.items():
-        if isinstance(owner, kind):
-            native = {other: one for one, other in names.items()}
-            setattr(owner, native.get(name, name), value)
-            return
-    setattr(owner, name, value)
+    names = next((names for kind, names in _TORCH.items() if isinstance(owner, kind)), {})
+    native = {other: one for one, other in names.items()}
+    setattr(owner, native.get(name, name), value)
+    if name == "bias" and hasattr(owner, "has_bias"):
+        owner.has_bias = value is not None  # MindSpore's layers ask that, not the bias
+        if not hasattr(owner, "bias_add"):
+            owner.bias_add = ops.BiasAdd()
 
 
 def holds(owner: Any, name: str) -> bool:
@@ -297,6 +299,14 @@ def add_module(owner: Any, name: str, module: Any) -> None:
         owner._cells[name] = module
 
 
+def set_part(owner: Any, name: str, value: Any) -> None:
+    """Set an attribute by its name; a part of a Sequential is what it runs from then on."""
+    if isinstance(owner, nn.SequentialCell) and isinstance(value, nn.Cell):
+        add_module(owner, name, value)
+    else:
+        setattr(owner, name, value)
+
+
 @own_first
 def children(cell: Any) -> Iterator[Any]:
     """Yield the Cells right below."""
@@ -329,8 +339,8 @@ def evaluate(holder: Any) -> Any:
 @own_first
 def register_parameter(owner: Any, name: str, param: Any) -> None:
     """Have ``owner`` hold a Parameter under a name, or None."""
-    if param is None or not isinstance(owner, nn.Cell):
-        setattr(owner, name, param)
+    if param is None or not isinstance(owner, nn.Cell) or hasattr(owner, "has_bias"):
+        hold(owner, name, param)
     else:
         owner.insert_param_to_cell(name, param, check_name_contain_dot=False)
 

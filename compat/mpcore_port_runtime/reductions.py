@@ -6,9 +6,10 @@ import math
 from typing import Any
 
 import mindspore as ms
-from mindspore import mint, ops
+from mindspore import mint, nn, ops
 
 __all__ = [
+    "any_true",
     "argmax",
     "argmin",
     "average",
@@ -35,6 +36,13 @@ def average(input: Any) -> Any:
     if not isinstance(input, ms.Tensor) or input.size:
         return input.mean()
     return ops.full((), math.nan, dtype=input.dtype)
+
+
+def any_true(input: Any) -> Any:
+    """Return whether any element is true; False of none, which MindSpore 2.10 does not give."""
+    if not isinstance(input, ms.Tensor) or input.size:
+        return input.any()
+    return ms.Tensor(False)
 
 
 _FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
@@ -97,7 +105,12 @@ def vector_norm(
 def norm(
     input: Any, p: Any = "fro", dim: Any = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Any:
-    """Return torch.norm: of vectors, over all of the axes ``dim`` at once."""
+    """Return torch.norm: of vectors, over all of the axes ``dim`` at once.
+
+    Of a network it is what its part ``norm`` gives: ``self.encoder.norm(x)``.
+    """
+    if isinstance(input, nn.Cell):
+        return input.norm(p)
     power = 2.0 if p in (None, "fro") else p
     if isinstance(power, str):
         msg = f"`p` must be 'fro' or a number, got {p!r}"

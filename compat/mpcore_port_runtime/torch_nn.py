@@ -13,6 +13,7 @@ from mindspore import nn
 
 from mpcore_port_runtime import activations, convolutions, layers, norms
 from mpcore_port_runtime.functional import as_tuple
+from mpcore_port_runtime.makers import Maker
 from mpcore_port_runtime.refusal import only
 from mpcore_port_runtime.torch_nn_others import (
     GRU,
@@ -425,3 +426,7 @@ def AvgPool2d(  # noqa: N802
     step = kernel_size if stride is None else stride
     more = {"padding": padding, "count_include_pad": count_include_pad}
     return nn.AvgPool2d(kernel_size, step, **more, **padded)
+
+
+for _name in __all__:
+    globals()[_name] = Maker(globals()[_name])

@@ -50,6 +50,7 @@ from mpcore_port.mindspore.rules.networks.getters import GetterRule
 from mpcore_port.mindspore.rules.networks.mode import ModeRule
 from mpcore_port.mindspore.rules.networks.overridden import OverriddenRule
 from mpcore_port.mindspore.rules.networks.parents import ParentRule
+from mpcore_port.mindspore.rules.networks.replaced import ReplacedRule
 from mpcore_port.mindspore.rules.networks.runs import RunsRule
 from mpcore_port.mindspore.rules.networks.saved import LoadedRule, PutBackRule
 from mpcore_port.mindspore.rules.networks.sequential import SequentialRule
@@ -145,6 +146,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         LeafRule(),
         NumberRule(),
         RepeatRule(),
+        ReplacedRule(),
         RowRule(),
         SameKindRule(),
         StrideRule(),

@@ -156,6 +156,8 @@ class AttributeRule(PortRule):
             found = {_names_of(layer).get(name, name) for layer in layers}
             if len(found) == 1:
                 own = found.pop()
+                if own == name == "bias" and _is_other_bias(old, at):
+                    at.once(_to_set)[id(old)] = old
                 return None if own == name else new.with_changes(attr=cst.Name(own))
         elif layers or is_plain_object(at, old.value):
             return None
@@ -181,7 +183,10 @@ class AttributeRule(PortRule):
         value = code_of(new.value)
         text = f'port.hold({holder}, "{target.attr.value}", {value})'
         made = cst.Expr(cst.parse_expression(wording(at, text)))
-        at.unproven(self, target, _SET, made)
+        if layers_of(target.value, at):
+            at.note(self, target, made, reason="MindSpore's layer asks has_bias, not its bias")
+        else:
+            at.unproven(self, target, _SET, made)
         return made
 
 
@@ -190,6 +195,16 @@ def _counts_batches(node: cst.Attribute, at: At) -> bool:
     if isinstance(at.names.parents.get(node), (cst.AssignTarget, cst.AugAssign, cst.Del)):
         return False
     return at.names.qualified(node) is None and code_of(node.value) != "self"
+
+
+def _is_other_bias(node: cst.Attribute, at: At) -> bool:
+    """Return whether a layer gets a bias that it was made without, or loses the one it has."""
+    assign = at.names.parents.get(at.names.parents[node])
+    if not isinstance(assign, cst.Assign) or not _is_set_alone(node, at):
+        return False
+    made = [one for one in at.names.origins(node.value) if isinstance(one, cst.Call)]
+    without = any(a.keyword and a.keyword.value == "bias" for one in made for a in one.args)
+    return not made or without or code_of(assign.value) == "None"
 
 
 def _to_set(_: At) -> dict[int, Any]:

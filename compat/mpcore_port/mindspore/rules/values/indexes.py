@@ -225,7 +225,22 @@ def _is_mask(node: Any, at: At) -> bool:
     return False
 
 
-_NAMED_MASK = re.compile(r"mask|valid|(pos|neg|fg|bg)_?inds?$|^(is|has)_", re.I)
+_NAMED_MASK = re.compile(r"mask|valid|(pos|neg|fg|bg)_?inds?$|^(is|has)_|^keep", re.I)
+_FOUND = frozenset({"argwhere", "nonzero", "where"})
+
+
+def _are_found(node: Any, at: At) -> bool:
+    """Return whether these are places that are looked for: ``torch.where(mask)[0]``, maybe none."""
+    if isinstance(node, cst.Subscript):
+        return _are_found(node.value, at)
+    if not isinstance(node, cst.Call) or (at.names.called(node) or "torch").startswith("numpy"):
+        return False
+    last = code_of(node.func).rpartition(".")[2]
+    if last in _FOUND:
+        return last == "nonzero" or len(node.args) == 1
+    return last in ("flatten", "squeeze", "view") and _are_found(
+        getattr(node.func, "value", None), at
+    )
 
 
 def _may_be_mask(node: Any, held: Any, at: At) -> bool:
@@ -240,6 +255,8 @@ def _may_be_mask(node: Any, held: Any, at: At) -> bool:
         return isinstance(node.operator, (cst.BitAnd, cst.BitOr))
     if isinstance(node, cst.Comparison):
         return not isinstance(node.comparisons[0].operator, (cst.In, cst.NotIn, cst.Is, cst.IsNot))
+    if any(_are_found(one, at) for one in [node, *at.names.origins(node)]):
+        return True
     if isinstance(node, (cst.Name, cst.Attribute)):
         return bool(_NAMED_MASK.search(code_of(node).rpartition(".")[2]))
     return isinstance(node, cst.Call) and code_of(node).endswith(".bool()")
@@ -256,7 +273,7 @@ def _is_beside(node: cst.Subscript, mask: cst.SubscriptElement) -> bool:
     )
 
 
-_REDUCED = {"sum": "port.total", "mean": "port.average"}
+_REDUCED = {"any": "port.any_true", "mean": "port.average", "sum": "port.total"}
 
 
 class EmptyRule(PortRule):
@@ -303,6 +320,8 @@ def _takes_out(node: Any, at: At, depth: int) -> bool:
         return _is_masked(node.left, at, depth) or _is_masked(node.right, at, depth)
     if isinstance(node, cst.UnaryOperation):
         return _is_masked(node.expression, at, depth)
+    if isinstance(node, cst.Comparison):
+        return _is_masked(node.left, at, depth)
     if isinstance(node, cst.Subscript) and len(node.slice) == 1:
         index = node.slice[0].slice
         return isinstance(index, cst.Index) and _may_be_mask(index.value, node.value, at)
@@ -311,6 +330,8 @@ def _takes_out(node: Any, at: At, depth: int) -> bool:
     module, _, last = (at.names.called(node) or "").rpartition(".")
     if module == "torch" and last in _EACH and node.args:
         return _is_masked(node.args[0].value, at, depth)
+    if module == "torch.nn.functional":
+        return any(_is_masked(arg.value, at, depth) for arg in node.args)
     if module or not isinstance(node.func, cst.Attribute):
         return False
     name = node.func.attr.value

@@ -240,8 +240,8 @@ class MethodRule(PortRule):
     def _of_tensor(self, old: Any, at: At) -> bool:
         """Whether a method may be a tensor's: not a part of a network, not perhaps an array's."""
         name, holder = old.func.attr.value, old.func.value
-        if code_of(holder) == "self":
-            return False
+        if code_of(holder) == "self" or (name == "relu" and old.args):
+            return False  # a network's part: ``net.relu(x)``; a tensor's takes nothing
         if name in _AMBIGUOUS and not any(q.startswith("torch") for q, _ in at.names.imports):
             return False
         owned = any(text == f"self.{name}" for _, text in at.names._attributes)
