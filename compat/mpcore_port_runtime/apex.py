@@ -98,6 +98,18 @@ class LossScaler:
         return bool(self.dynamic)
 
 
+class _Off(LossScaler):
+    """A constant 1 where apex is off: gradients do not move it."""
+
+    def __init__(self) -> None:
+        super().__init__(1.0, None, 2.0**24)
+
+    def adjust(self, grads_finite: Any) -> bool:
+        """Return that nothing moves."""
+        del grads_finite
+        return False
+
+
 class _Run:
     """What ``initialize`` leaves for the other functions."""
 
@@ -227,12 +239,12 @@ def scaler(loss_id: int = 0) -> LossScaler | None:
     return _RUN.scalers[loss_id] if _RUN.scalers else None
 
 
-def loss_scaler(loss_id: int = 0) -> Any:
+def loss_scaler(loss_id: int = 0) -> LossScaler:
     """Return what scales a loss, with the methods of MindSpore's loss scalers.
 
     It is a constant 1 where ``initialize`` was not called, or was switched off.
     """
-    return _RUN.scalers[loss_id] if _RUN.scalers else ms.amp.StaticLossScaler(1.0)
+    return _RUN.scalers[loss_id] if _RUN.scalers else _Off()
 
 
 @contextmanager

@@ -81,7 +81,7 @@ def train_one_epoch(args, model, criterion, loader, optimizer, scaler, device):
         grads = grad_reducer(grads)
         grads = scaler.unscale(grads)
         finite = ms.amp.all_finite(grads)
-        if finite:
+        if not isinstance(scaler, ms.amp.DynamicLossScaler) or finite:
             grads = ops.clip_by_global_norm(grads, args.clip)
             optimizer(grads)
         scaler.adjust(finite)

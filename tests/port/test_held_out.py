@@ -180,12 +180,12 @@ def main(net, opt, batches, amp):
 """
 
 
-def test_where_none_becomes_a_scaler_its_skips_are_said():
+def test_where_none_becomes_a_scaler_steps_ask_whether_it_is_one():
     found = port_text(NONE, TARGET)
     assert "scaler = ms.amp.StaticLossScaler(1.0)" in found.text
     (told,) = [one for one in found.edits if one.old == "None"]
-    assert told.kind == "changed"
-    assert "skips steps" in told.effect
+    assert told.kind == "exact"
+    assert "isinstance(loss_scaler, ms.amp.DynamicLossScaler) or finite" in found.text
 
 
 def test_half_of_what_a_function_loads_is_unproven():

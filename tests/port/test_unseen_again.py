@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .ports import beside, ported
+from mpcore_port.engine import port_text
+from mpcore_port.targets import Options
+
+from .ports import TARGET, beside, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,12 +74,17 @@ class Trainer:
 """
 
 
-def test_what_may_raise_between_a_loss_and_its_step_is_said() -> None:
-    found = ported(GUARDED.replace("CHECK", "self.check(loss.item())"))
-    (told,) = [one.effect for one in found.edits if "behind the step" in one.effect]
+def test_what_may_raise_stands_between_a_loss_and_its_step_or_is_said() -> None:
+    guarded = GUARDED.replace("CHECK", "self.check(loss.item())")
+    found = ported(guarded)
+    assert not [one for one in found.edits if "behind the step" in one.effect]
+    checked, stepped = map(found.text.index, ("self.check(loss", "self.opt(grads)"))
+    assert checked < stepped
+    compiled = port_text(guarded, TARGET, Options(jit=True))
+    (told,) = [one.effect for one in compiled.edits if "behind the step" in one.effect]
     assert "self.check(loss.item())" in told
     logged = ported(GUARDED.replace("CHECK", "self.seen.append(loss.item())"))
-    assert not [one for one in logged.edits if "behind the step" in one.effect]
+    assert "train_step" in logged.text
 
 
 TWO_WAYS = """import torch
@@ -99,10 +107,10 @@ def fit(net, loader, use_amp):
 """
 
 
-def test_a_branch_without_a_scaler_says_what_it_skips() -> None:
+def test_a_branch_without_a_scaler_takes_every_step() -> None:
     found = ported(TWO_WAYS)
-    assert "StaticLossScaler" in found.text
-    assert [one for one in found.edits if "skips steps with non-finite gradients" in one.effect]
+    assert "if not isinstance(scaler, ms.amp.DynamicLossScaler) or finite:" in found.text
+    assert not [one for one in found.edits if "non-finite" in one.effect]
 
 
 CLIPPED = """import torch

@@ -21,7 +21,7 @@ class _Native(CellRecorder):
     def __init__(self, recorder: Any, ms: Any, mode: str) -> None:
         super().__init__(recorder, ms, mode)
         self.scaled: Any = None
-        self.plants = False
+        self.plants = self.bare = False  # bare: a planted loss that no scaler scales
 
     def value_and_grad(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
@@ -39,7 +39,8 @@ class _Native(CellRecorder):
             self.scaled = None
             value = fn(*batch)
             first = value[0] if aux else value
-            if self.scaled is None:
+            self.bare = self.scaled is None
+            if self.bare:
                 self.scaled = first
                 if self.plants:
                     first = first * float("inf")
@@ -51,6 +52,9 @@ class _Native(CellRecorder):
             self.plants = self.recorder.begin()
             result = run(*batch)
             self.recorder.ended(float(self.scaled.asnumpy()))
+            if self.plants and self.bare:  # its gradients alone are infinite
+                value, grads = result
+                result = ((self.scaled, *value[1:]) if aux else self.scaled), grads
             self.plants = False
             return result
 

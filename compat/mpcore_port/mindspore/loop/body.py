@@ -55,9 +55,17 @@ def _judged(group: Group, words: Callable[[str], str]) -> list[str]:
     return [
         f"finite = {words('ms')}.amp.all_finite(grads)",
         *norms,
-        "if finite:",
+        f"if {_taken('finite', group)}:",
         *(f"    {line}" for line in inner),
     ]
+
+
+def _taken(finite: str, group: Group) -> str:
+    """Return when a step is taken: torch's scaler looks at no gradients where it is off.
+
+    A graph folds what is constant in front; behind a tensor it cannot.
+    """
+    return f"{group.always} or {finite}" if group.always else finite
 
 
 def _each_judged(group: Group, words: Callable[[str], str]) -> list[str]:
@@ -65,7 +73,8 @@ def _each_judged(group: Group, words: Callable[[str], str]) -> list[str]:
     ms, ops = words("ms"), words("ops")
     lines = [f"finite = {ms}.amp.all_finite(grads)", *_clips(group.clips, words)]
     for holder, part in _spans(group):
-        lines += [f"if {ms}.amp.all_finite({part}):", f"    {holder}({part})"]
+        finite = _taken(f"{ms}.amp.all_finite({part})", group)
+        lines += [f"if {finite}:", f"    {holder}({part})"]
     del ops
     return lines
 

@@ -42,12 +42,10 @@ class Opened:
     Attributes:
         node: the statement.
         casts: whether it was a region in 16 bits, or may have been.
-        two_ways: whether it had a branch with a scaler and one without, of which one stands.
     """
 
     node: Any
     casts: bool = False
-    two_ways: bool = False
 
 
 @dataclass(frozen=True)
@@ -64,6 +62,7 @@ class Act:
         of: of a clip, whose gradients, as code.
         bound: of a clip, the name that gets the norm.
         condition: of a clip, when it happens, as code.
+        scaled_if: of a step, when its scaler has a part in it, as code; ``""`` for always.
     """
 
     kind: str
@@ -75,6 +74,7 @@ class Act:
     of: str = ""
     bound: str = ""
     condition: str = ""
+    scaled_if: str = ""
 
 
 @dataclass(eq=False)
@@ -152,9 +152,12 @@ class Group:
         early_clips: clips of the scaled ones, before they are unscaled.
         perhaps_wider: what is clipped, as code, that may be other parameters than the optimizer's.
         behind: lines, as code, that may raise and ran in front of the step.
+        split: whether such lines stand between two functions: one for gradients, one for the step.
         accumulates: whether backward passes and step are in different blocks.
         steps: the lines of the optimizers' steps, the first of which the step takes the place of.
         updates: whether the scale moves with it; else it does elsewhere.
+        scaled_if: when the scaler has a part, as code; ``""`` for always.
+        always: when the step is taken whatever its gradients are, as code; ``""`` for never.
         suffix: what tells its names from those of the other steps.
         apex: what gives apex's scale as code, ``""`` where apex has no part.
         handed: whether gradients are read behind the step, which hands them back.
@@ -170,9 +173,12 @@ class Group:
     early_clips: list[Act] = field(default_factory=list)
     perhaps_wider: list[str] = field(default_factory=list)
     behind: list[str] = field(default_factory=list)
+    split: bool = False
     accumulates: bool = False
     steps: list[Line] = field(default_factory=list)
     updates: bool = True
+    scaled_if: str = ""
+    always: str = ""
     suffix: str = ""
     apex: str = ""
     handed: bool = False

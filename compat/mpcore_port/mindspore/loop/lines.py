@@ -276,7 +276,7 @@ class Taken:
         scaled, plain = _scaled(first), _scaled(second)
         if one != other or scaled == plain:
             raise NotPlain(statement, "its branches train in two ways")
-        self.opened.append(Opened(statement, two_ways=True))
+        self.opened.append(Opened(statement))
         kept, left = (first, second) if scaled else (second, first)
         if _clips_scaled(kept):  # the other branch clips them as they are, by a scaler that is on
             raise NotPlain(statement, "one branch of two clips what is scaled")
@@ -287,6 +287,8 @@ class Taken:
                 line.region = Region(line.region.dtype, switch)
             if line.act is not None and line.act.kind == "backward":
                 line.also = also
+            if line.act is not None and line.act.kind == "step" and line.act.scaler:
+                line.act = replace(line.act, scaled_if=switch)
         return kept
 
 

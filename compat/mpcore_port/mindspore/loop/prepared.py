@@ -75,7 +75,10 @@ def _fits(group: Group) -> bool:
         return False
     if not _is_in_loop(forward):  # a cell is made once, in front of the loop
         return False
-    if group.handed or group.guard is not None:  # a cell keeps its gradients, and always steps
+    if group.handed or group.split or group.guard is not None:
+        # a cell keeps its gradients, and always steps
+        return False
+    if group.scaled_if and (forward.region is None or forward.region.enabled != group.scaled_if):
         return False
     if forward.region is None or len(group.clips) > 1 or (group.scaler and not group.updates):
         return False

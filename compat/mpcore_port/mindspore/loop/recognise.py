@@ -42,12 +42,13 @@ from mpcore_port.mindspore.rules.losses.names_in import (
     surely_made,
 )
 from mpcore_port.mindspore.rules.losses.networks_in import parameters_read
-from mpcore_port.mindspore.rules.losses.touching import may_touch
+from mpcore_port.mindspore.rules.losses.touching import is_known, may_touch
 from mpcore_port.mindspore.rules.losses.twice import keeps_nothing
 from mpcore_port.mindspore.rules.place import is_module
 from mpcore_port.names import code_of, dotted
 from mpcore_port.places import raw
 from mpcore_port.scan import is_clip
+from mpcore_port.values import vocabulary
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.loop.acts import Acts
@@ -101,9 +102,7 @@ def steps_of_scope(node: Any, acts: Acts, at: At) -> Steps:
     made = {id(line) for g in steps.groups for f in g.forwards for line in f.lines}
     for group in steps.groups:
         _check_zeros(group, steps, at)
-        steps.late[id(group)] = [
-            one for f in group.forwards for one in _late(f, group, made, steps, at)
-        ]
+        steps.late[id(group)] = _late_of(group, made, steps, at)
     _name(steps.groups)
     return steps
 
@@ -248,7 +247,7 @@ class _Grouping:
         if not self.pending:
             if self.last is None or self.last.steps[0] not in block.lines or self.clips:
                 raise NotPlain(line.node, "an optimizer steps without a loss of its own")
-            if self.last.scaler != act.scaler:
+            if (self.last.scaler, self.last.scaled_if) != (act.scaler, act.scaled_if):
                 raise NotPlain(line.node, "one loss moves optimizers with and without a scaler")
             if self.last.apex:
                 raise NotPlain(line.node, "apex scales a loss that moves several optimizers")
@@ -260,6 +259,7 @@ class _Grouping:
             self.last.steps.append(line)
             return
         group = Group(self.pending, [act.holder], act.scaler, steps=[line], updates=False)
+        group.scaled_if = act.scaled_if
         homes = {id(forward.block) for forward in self.pending}
         if len(homes) > 1:
             raise NotPlain(line.node, "its losses are made in different blocks")
@@ -400,6 +400,8 @@ class _Grouping:
         if len(groups) == 1:
             groups[0].updates = True
         else:
+            if any(group.scaled_if for group in groups):
+                raise NotPlain(line.node, "it moves a scale that one branch of two has")
             self.steps.joint[id(line)] = groups
         self.last = None
 
@@ -633,11 +635,53 @@ _QUIET = re.compile(
 """Methods and functions that raise where something is wrong with them, not with a loss."""
 
 
-def _may_raise(line: Line) -> bool:
-    """Return whether a line calls what may look at a loss, and stop the training."""
-    calls = (one for one in below(line.node) if isinstance(one, cst.Call))
-    words = (dotted(one.func).rpartition(".")[2] for one in calls)
-    return any(word and _QUIET.fullmatch(word.lower()) is None for word in words)
+_ENDS = {"sys.exit", "exit", "quit", "os._exit", "os.abort"}
+_DEPTH = 4
+
+
+def _may_raise(node: Any, at: At, depth: int = _DEPTH) -> bool:
+    """Return whether a statement stops the training, or calls what may look at a loss and do so.
+
+    Functions of the file are looked into; of others their names tell.
+    """
+    if any(isinstance(one, (cst.Raise, cst.Assert)) for one in below(node)):
+        return True
+    return any(_may_stop(call, at, depth) for call in below(node) if isinstance(call, cst.Call))
+
+
+def _may_stop(call: cst.Call, at: At, depth: int) -> bool:
+    func = call.func
+    name = dotted(func).rpartition(".")[2]
+    own: list[Any] = list(at.names.functions.get(name, ()))
+    if own and (isinstance(func, cst.Name) or dotted(func).startswith("self.")):
+        return depth > 0 and any(_may_raise(one.body, at, depth - 1) for one in own)
+    called = at.names.called(call)
+    if (called or dotted(func)) in _ENDS:
+        return True
+    if is_known(called) or (isinstance(func, cst.Attribute) and name in vocabulary()["tensor"]):
+        return False
+    return bool(name) and _QUIET.fullmatch(name.lower()) is None
+
+
+def _late_of(group: Group, made: set[int], steps: Steps, at: At) -> list[Line]:
+    """Return lines that have to come behind a step, or behind its gradients where it is split.
+
+    It is split where a line between loss and step may raise: the step has not been taken then.
+    """
+    late = [one for f in group.forwards for one in _late(f, group, made, steps, at)]
+    if not group.behind or not _may_be_split(group, at):
+        return late
+    group.split, group.behind = True, []
+    (forward,) = group.forwards
+    late = _late(forward, group, made, steps, at)
+    group.behind = []
+    return late
+
+
+def _may_be_split(group: Group, at: At) -> bool:
+    """Return whether a step may be two functions, with lines of the script between them."""
+    plain = not (group.accumulates or group.apex or group.handed or at.options.jit)
+    return plain and group.guard is None
 
 
 def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at: At) -> list[Line]:
@@ -676,7 +720,8 @@ def _late(forward: Forward, group: Group, every_loss: set[int], steps: Steps, at
                     raise NotPlain(line.node, "it reads a weight between loss and step")
                 _check_late(line, group)
                 late.append(line)
-                if _may_raise(line):
+                looks = read(line.node) & (made | moved)
+                if looks and _may_raise(line.source or line.node, at):
                     group.behind.append(code_of(line.node).strip().partition("\n")[0])
             elif place < last and (_mode(line.node) or _disturbs(line, asked, at)):
                 raise NotPlain(line.node, "a network changes its mode between parts of the loss")
@@ -720,7 +765,7 @@ def _is_loss(made: set[str]) -> bool:
 def _end(group: Group, forward: Forward) -> int:
     """Return the place behind which nothing of a step is left in the block of a loss."""
     block = forward.block
-    if not group.accumulates and group.steps[0] in block.lines:
+    if not (group.accumulates or group.split) and group.steps[0] in block.lines:
         return block.lines.index(group.steps[0])
     return _place(block, forward.sink.call)
 

@@ -37,13 +37,8 @@ _SHARDED = ("FullyShardedDataParallel", "fully_shard")
 _INSIDE = "a part of the step's function, where gradients are values"
 _STANDS = "its statements stand where it was called: a step's function makes its loss"
 _NO_CALLER = "a caller in another file finds no such function"
-_ONE_WAY = "the branch without a scaler skips steps with non-finite gradients too; torch takes them"
 _REGION = "the step's function runs in its region, or under its condition"
 _HANDED = "its scaler must be one of MindSpore's: ms.amp.DynamicLossScaler"
-_APEX = (
-    "at a constant scale, and where apex is off, it skips steps with non-finite gradients too; "
-    "apex and torch take them"
-)
 _ANEW = "compiled in each call of its function; one that is made for each step runs eagerly"
 _UNBOUND = "{} is None where no branch binds it; torch's keeps its last value, if it had one"
 _SKIPS = (
@@ -298,15 +293,12 @@ class LoopRule(PortRule):
 def _effect_of(opened: Opened) -> str:
     """Return what changes where a statement is gone; "" for nothing."""
     row = by_name("torch.autocast") if opened.casts else None
-    found = [row.effect] if row is not None else []
-    return "; ".join([*found, _ONE_WAY] if opened.two_ways else found)
+    return row.effect if row is not None else ""
 
 
 def _effects(group: Group, written: Written, loops: Loops) -> list[str]:
     found = [_AGAIN] if written.again else []
-    if group.apex:
-        found.append(_APEX)
-    elif group.scaler and loops.scalers is not None and loops.scalers.handed_in:
+    if not group.apex and group.scaler and loops.scalers is not None and loops.scalers.handed_in:
         found.append(_HANDED)
     found += [_ANEW] if written.anew else []
     found += [_NARROW] if group.narrow else []

@@ -8,6 +8,7 @@ import libcst as cst
 
 from mpcore_port.children import Walker
 from mpcore_port.mindspore.loop.description import NotPlain
+from mpcore_port.mindspore.rules.losses.names_in import read
 from mpcore_port.mindspore.rules.losses.plan import plans_of
 from mpcore_port.mindspore.rules.place import need
 from mpcore_port.names import code_of, dotted
@@ -26,7 +27,6 @@ _LOWERED = (
     "the network runs under the policy wherever it is called, in evaluation too; a skipped step "
     "puts back what the forward pass has assigned"
 )
-_SWITCHED = "switched off, it skips steps with non-finite gradients too; torch takes them"
 _ACTS = {"scale", "unscale_", "step", "update"}
 _OURS = {"get_scale", "state_dict", "load_state_dict", "is_enabled"}
 
@@ -105,8 +105,8 @@ class Scalers:
         if enabled == "True":
             return text
         if enabled == "False":
-            return self._none()
-        return f"({text} if {enabled} else {self._none()})"
+            return self.none()
+        return f"({text} if {enabled} else {self.none()})"
 
     def preparation(self, prepared: Prepared) -> str:
         """Return the call that prepares a network."""
@@ -124,7 +124,8 @@ class Scalers:
         """Whether a scaler is made in one branch, and nothing stands for it in the other."""
         return bool(self._alone)
 
-    def _none(self) -> str:
+    def none(self) -> str:
+        """Return the code that makes what stands for a scaler where there is none."""
         return f"{need(self.at, 'ms', 'torch')}.amp.StaticLossScaler(1.0)"
 
     def is_one(self, node: Any) -> bool:
@@ -223,16 +224,13 @@ class Scalers:
             made = self._call(old, new)
         elif isinstance(old, cst.Comparison):
             made = self._comparison(old)
-        elif isinstance(old, cst.Name) and old.value == "None" and self._stands_for_one(old):
-            made = cst.parse_expression(self._none())
+        elif self._stands_for_one(old):
+            made = cst.parse_expression(self.none())
         if isinstance(old, cst.Name) and made is None:
             return self._renamed(rule, old, new)
         if made is not None and id(old) not in self._told:
             self._told.add(id(old))
-            switched = isinstance(made, cst.IfExp) and id(old) in self._made
-            switched = switched or isinstance(old, cst.Name)  # None
-            effect = _SWITCHED if switched else ""
-            reason = "MindSpore's loss scaler, torch's constants"
+            reason, effect = "MindSpore's loss scaler, torch's constants", ""
             if self.prepared is not None:
                 reason, effect = "mpcore's policy decides, and scales the loss", _LOWERED
             kind: Kind = "changed" if effect else "exact"
@@ -255,7 +253,7 @@ class Scalers:
         target = self._alone.get(id(old))
         if target is None:
             return None
-        line = cst.parse_statement(f"{target} = {self._none()}")
+        line = cst.parse_statement(f"{target} = {self.none()}")
         return new.with_changes(orelse=cst.Else(cst.IndentedBlock([line])))
 
     def _renamed(self, rule: Rule, old: cst.Name, new: Any) -> Any:
@@ -299,10 +297,54 @@ class Scalers:
 
     def _if_on(self, holder: str, code: str, off: str) -> Any:
         """Return ``code``, under a condition where the scaler may be switched off: torch's is."""
-        head = f"{need(self.at, 'ms', 'torch')}.amp.DynamicLossScaler("
-        if not self._alone and all(self._maker(call).startswith(head) for call in self.made):
+        if not self.may_be_off():
             return cst.parse_expression(code)
-        return cst.parse_expression(f"({code} if {code_of(self._isinstance(holder))} else {off})")
+        return cst.parse_expression(f"({code} if {self.is_on(holder)} else {off})")
+
+    def may_be_off(self) -> bool:
+        """Return whether a scaler of the module may be one that is off, or stand for none."""
+        head = f"{need(self.at, 'ms', 'torch')}.amp.DynamicLossScaler("
+        return (
+            self.is_optional
+            or any(map(self._stands_for_one, self.at.names.parents))
+            or not all(self._maker(call).startswith(head) for call in self.made)
+        )
+
+    def asks(self, test: str, holder: str, place: cst.CSTNode) -> bool:
+        """Return whether a condition is that under which a scaler is made, or asks for it."""
+        asked = cst.parse_expression(test)
+        if holder in read(asked):
+            return True
+        found = [(call, self._condition(call)) for call in self.made]
+        here = self.at.names.scope(place)
+        return bool(found) and all(
+            code == test and self._is_alike(read(asked), here, self.at.names.scope(call))
+            for call, code in found
+        )
+
+    def _condition(self, call: cst.Call) -> str:
+        """Return the condition under which a call makes a scaler that is on, as code."""
+        given = arguments(call, SCALERS[str(self.at.names.called(call))])
+        if "enabled" in given:
+            return code_of(given["enabled"])
+        parent = self.at.names.parents.get(call)
+        if isinstance(parent, cst.IfExp) and parent.body is call:
+            return code_of(parent.test)
+        found = _in_one_branch(call, self.at)
+        return code_of(found[0].test) if found is not None else ""
+
+    def _is_alike(self, names: set[str], here: Any, there: Any) -> bool:
+        """Return whether names mean the same in two scopes, or are fields by the same name."""
+        fields = {name.partition(".")[0] for name in names if "." in name}
+        return all(
+            list(map(id, here.find(name))) == list(map(id, there.find(name)))
+            for name in names
+            if "." not in name and name not in fields
+        )
+
+    def is_on(self, holder: str) -> str:
+        """Return the code that asks whether a scaler is on."""
+        return code_of(self._isinstance(holder))
 
     def _isinstance(self, holder: str) -> Any:
         ms = need(self.at, "ms", "torch")
@@ -327,8 +369,10 @@ class Scalers:
             return self._makes(node.body) or self._makes(node.orelse)
         return id(node) in self._made
 
-    def _stands_for_one(self, old: cst.Name) -> bool:
+    def _stands_for_one(self, old: Any) -> bool:
         """Return whether a None is what a scaler's name gets when there is none."""
+        if not isinstance(old, cst.Name) or old.value != "None":
+            return False
         parent = self.at.names.parents.get(old)
         if isinstance(parent, cst.IfExp):
             sides = (parent.body, parent.orelse)

@@ -110,6 +110,7 @@ class _Writer:
         for group in steps.groups:
             if group.apex:
                 group.scaler, group.updates = fresh(f"scaler{group.suffix}"), True
+                group.always = f"not {group.scaler}.dynamic"
         self.local = self._attributes()
         self.started: list[str] = []  # names that are None where the function begins
         self._guards: dict[int, Any] = {}  # by the id of a statement that is written: its ``if``
@@ -178,6 +179,7 @@ class _Writer:
             words.append("grad_reducer")
         words += ["scaled_fn", "loss"] if group.guard is not None else []
         words += ["gradients", "parameter", "grad"] if group.handed else []
+        words += ["grads"] if group.split else []
         names = {word: self.fresh(f"{word}{group.suffix}") for word in words}
         return _Plan(group, self._anchor(group), names)
 
@@ -199,7 +201,7 @@ class _Writer:
 
     def _needed(self, group: Group) -> set[str]:
         """Return names that must have their values where the functions are made."""
-        texts = [*group.optimizers, "" if group.apex else group.scaler]
+        texts = [*group.optimizers, "" if group.apex else group.scaler, group.scaled_if]
         for forward in group.forwards:
             if forward.region is not None:
                 dtype = forward.region.dtype
@@ -346,6 +348,8 @@ class _Writer:
         if group.apex:
             made = group.apex.replace("port.apex.scaler", f"{self.words('port')}.apex.loss_scaler")
             plan.definitions += self._spaced(f"{group.scaler} = {made}")
+        elif group.scaler and self.scalers is not None:
+            plan.definitions += self._judging(group, self.scalers)
         for number, forward in enumerate(group.forwards):
             tail = f"_{number + 1}" if len(group.forwards) > 1 else ""
             names = dict(plan.names)
@@ -355,6 +359,17 @@ class _Writer:
             if group.accumulates:
                 plan.definitions += self._accumulate(plan, forward, names)
         plan.definitions += self._apply(plan)
+
+    def _judging(self, group: Group, scalers: Scalers) -> list[Any]:
+        """Say when a step is taken whatever its gradients are; return what chooses its scaler."""
+        test, made = group.scaled_if, []
+        if test and not scalers.asks(test, group.scaler, group.steps[0].source):
+            name = self.fresh(f"loss_scaler{group.suffix}")
+            made = self._spaced(f"{name} = {group.scaler} if {test} else {scalers.none()}")
+            group.scaler = name
+        if made or scalers.may_be_off():
+            group.always = f"not {scalers.is_on(group.scaler)}"
+        return made
 
     def _prepare(self, plan: _Plan, prepared: Prepared) -> None:
         """Write a step as a train cell of mpcore's policy."""
@@ -538,12 +553,20 @@ class _Writer:
     def _apply(self, plan: _Plan) -> list[Any]:
         group, names = plan.group, plan.names
         joint = any(group in groups for groups in self.steps.joint.values())
-        results = [] if group.accumulates else self._results(group.forwards[0])
+        apart = group.accumulates or group.split
+        results = [] if apart else self._results(group.forwards[0])
         results += [clip.bound for clip in group.clips if clip.bound]
         code = self._jit(plan)
         if group.accumulates:
             args, name = "", names["apply_grads"]
             code += f"def {name}():\n    grads = tuple({names['accumulated']})\n"
+        elif group.split:
+            plan.calls[id(group.forwards[0])] = self._gradients(plan, group.forwards[0])
+            if self._is_bare(group):
+                plan.calls[id(group)] = f"{group.optimizers[0]}({names['grads']})"
+                return []
+            args, name = names["grads"], names["apply_grads"]
+            code += f"def {name}(grads):\n"
         else:
             forward = group.forwards[0]
             args, name = ", ".join(forward.args), names["train_step"]
@@ -564,6 +587,19 @@ class _Writer:
         plan.calls[id(group)] = f"{', '.join(shown)} = {call}" if shown else call
         plan.calls[id(group)] += self._handed(plan)
         return [*self._reducer(plan), *self._spaced(code)]
+
+    def _is_bare(self, group: Group) -> bool:
+        """Return whether an optimizer's step is all that is done with gradients."""
+        return not (group.scaler or group.clips or self.parallel) and len(group.optimizers) == 1
+
+    def _gradients(self, plan: _Plan, forward: Forward) -> str:
+        """Return the line that gets a loss and its gradients, where the step is apart."""
+        values = values_of(forward, plan.group)
+        known = {forward.loss, code_of(forward.sink.loss)}
+        names = [one if one.isidentifier() or _is_field(one, known) else "_" for one in values]
+        target = names[0] if len(names) == 1 else f"({', '.join(names)})"
+        args = ", ".join(forward.args)
+        return f"{target}, {plan.names['grads']} = {plan.names['grad_fn']}({args})"
 
     def _handed(self, plan: _Plan) -> str:
         """Return lines that give parameters their gradients, where they are read."""
@@ -661,7 +697,7 @@ class _Writer:
     def _opens(self, plan: _Plan) -> Line:
         """Return the line in front of which functions stand that no loop is around."""
         group = plan.group
-        if group.accumulates:
+        if group.accumulates or group.split:
             first = group.forwards[0]
             return next(line for line in first.block.lines if _is_backward(line, first))
         return group.steps[0]
@@ -730,12 +766,13 @@ class _Writer:
             ]
         for plan in self.plans:
             for forward in plan.group.forwards:
-                if _is_backward(line, forward) and plan.group.accumulates:
+                apart = plan.group.accumulates or plan.group.split
+                if _is_backward(line, forward) and apart:
                     made = self._parsed(plan.calls[id(forward)])
                     return [*made, *self._late(plan.group, forward)]
             if line is plan.group.steps[0]:
                 first = plan.group.forwards[0]
-                if plan.group.accumulates:
+                if plan.group.accumulates or plan.group.split:
                     return self._parsed(plan.calls[id(plan.group)])
                 made = self._call(plan, plan.calls[id(plan.group)], first)
                 return [*made, *self._late(plan.group, first)]
@@ -774,6 +811,11 @@ def _target(values: list[str]) -> str:
 
 def _parts(node: Any) -> list[Any]:
     return list(node.body) if isinstance(node, cst.SimpleStatementLine) else [node]
+
+
+def _is_field(text: str, known: set[str]) -> bool:
+    """Return whether a loss is kept by an attribute, which may be given a value."""
+    return text in known and re.fullmatch(r"\w+(\.\w+)+", text) is not None
 
 
 def _comments(node: Any) -> list[Any]:

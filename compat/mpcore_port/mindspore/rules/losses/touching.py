@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import calls_in
-from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.mindspore.rules.place import has_unknown_base, is_module
 from mpcore_port.names import code_of, dotted
 from mpcore_port.packages import package_of
 from mpcore_port.scan import is_optimizer
@@ -16,13 +16,19 @@ from mpcore_port.scan import is_optimizer
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["handed_weights", "may_touch"]
+__all__ = ["handed_weights", "is_known", "may_touch"]
 
 _WORDS = re.compile(r"grad|clip", re.I)
 _GRADIENTS = re.compile(r"\.grad\b|clip_grad")
 _PARAMETERS = re.compile(r"\.(named_)?parameters\(\)")
 _HELD = re.compile(r"(^|[_.])opt(im|imizer|imiser)?(s?|[A-Z_\d].*)$", re.I)
 _OWN = ("add_param_group", "load_state_dict", "state_dict", "step", "zero_grad")
+_SHOWS = re.compile(
+    r"^_*(log|print|write|record|report|show|plot|save|dump|track|monitor|display|time|tic|toc)"
+    r"|metric|meter|stat|logs?$|summary|progress|visual",
+    re.I,
+)
+"""Names of methods that show numbers, or keep them."""
 _DEPTH = 4
 
 
@@ -36,7 +42,7 @@ def may_touch(node: cst.CSTNode, at: At, depth: int = _DEPTH) -> cst.Call | None
 
 
 def _may(call: cst.Call, at: At, depth: int) -> bool:
-    if _is_known(at.names.called(call)):
+    if is_known(at.names.called(call)):
         return False
     func = call.func
     name = dotted(func).rpartition(".")[2]
@@ -60,11 +66,20 @@ def _is_by_another_name(call: cst.Call, at: At, depth: int) -> bool:
         return trained
     if isinstance(func, cst.Attribute):  # self.hook(optimizer), hook.after(self)
         own = at.names.functions.get(func.attr.value, ())
-        return depth > 0 and any(_inside(one, at, depth - 1) for one in own) if own else trained
+        if own:
+            return depth > 0 and any(_inside(one, at, depth - 1) for one in own)
+        return trained or _is_hook(func, at)
     kinds = {binding.kind for binding in at.names.meanings(func)}
     if "for" in kinds or (trained and "param" in kinds):
         return True  # one of several hooks, or whatever was handed in
     return any(_may_be(one, trained, at, depth) for one in at.names.origins(func))
+
+
+def _is_hook(func: cst.Attribute, at: At) -> bool:
+    """Return whether a method is of a base in another file: ``self.after_backward()``."""
+    owner = at.names.enclosing(func, cst.ClassDef)
+    own = code_of(func.value) in ("self", "super()") and _SHOWS.search(func.attr.value) is None
+    return own and owner is not None and has_unknown_base(owner, at) and not is_module(at, func)
 
 
 def _may_be(origin: Any, trained: bool, at: At, depth: int) -> bool:
@@ -89,7 +104,7 @@ def handed_weights(node: cst.CSTNode, at: At) -> cst.Call | None:
 
     What an object does counts as well, where the object was made with a network.
     """
-    calls = (call for call in calls_in(node) if not _is_known(at.names.called(call)))
+    calls = (call for call in calls_in(node) if not is_known(at.names.called(call)))
     return next((call for call in calls if _is_handed(call, at)), None)
 
 
@@ -99,11 +114,11 @@ def _is_handed(call: cst.Call, at: At) -> bool:
     if isinstance(func, cst.Attribute):
         made += [one for one in at.names.origins(func.value) if isinstance(one, cst.Call)]
     foreign = [one for one in made if _is_foreign(one.func, at)]
-    foreign = [one for one in foreign if not _is_known(at.names.called(one))]
+    foreign = [one for one in foreign if not is_known(at.names.called(one))]
     return any(_is_trained(arg.value, at) for one in foreign for arg in one.args)
 
 
-def _is_known(name: str | None) -> bool:
+def is_known(name: str | None) -> bool:
     """Return whether a full name is torch's, of which a fact is, or of a neutral package."""
     if name is None or name.startswith("."):
         return False
