@@ -369,6 +369,8 @@ def _verified(run: dict[str, Any]) -> str:
     names = list(run["step"]["stand_ins"])
     if run["step"]["by_name"]:
         names.append("what a base class gives")
+    if refused := run["step"].get("refused_imports"):
+        rounds += f", with nothing in place of {', '.join(refused)}"
     losses = min(min(one["losses"]) for one in ran)
     with_what = f", with stand-ins for {', '.join(names)}" if names else ""
     return f"its training step verified by {losses} losses{before}{rounds}{with_what}"

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from mpcore_port.verify import omega
 from mpcore_port.verify.asked import only_asks
 from mpcore_port.verify.nodes import class_of
+from mpcore_port.verify.refused_imports import stand_in_for_refused
 from mpcore_port.verify.synthetic import VERSION, Missing, missing
 
 if TYPE_CHECKING:
@@ -143,6 +144,7 @@ def install(
         sys.modules.setdefault("torch._six", _six())
         _take_numbers(torch)
         _be_alone(torch.distributed)
+    stand_in_for_refused(_absent)
     if torch is not None:
         argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
     _take_words()
@@ -152,6 +154,18 @@ def install(
     for name in gone:
         module = sys.modules[name] = _Absent(name)
         module.__path__ = []  # what is in it is absent, too
+
+
+def _absent(name: str) -> types.ModuleType | None:
+    """Return what stands in for a module; None for one that is installed."""
+    held = sys.modules.get(name)
+    if isinstance(held, _Absent):
+        return held
+    root = name.partition(".")[0]
+    if root in ALWAYS_THERE or root in sys.stdlib_module_names:
+        return None
+    gone = isinstance(sys.modules.get(root), _Absent)
+    return _Absent(name) if gone or importlib.util.find_spec(root) is None else None
 
 
 def _six() -> types.ModuleType:

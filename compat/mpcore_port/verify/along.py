@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 from typing import TYPE_CHECKING
 
 from mpcore_port.engine import port_tree
 from mpcore_port.source import Source, Tree, Unread, read_source
+from mpcore_port.verify.beside import says_device
 from mpcore_port.verify.module import StepError
+from mpcore_port.verify.refused_imports import refused_imports
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from mpcore_port.engine import Ported
     from mpcore_port.targets import Options, Target
     from mpcore_port.verify.beside import Beside
 
@@ -26,9 +30,10 @@ def port_along(beside: Beside, copy: Path, target: Target, options: Options) -> 
     Raises:
         StepError: one of them cannot be ported.
     """
-    touched = set(beside.files if target.name == "mindspore" else beside.touched())
+    files = [*beside.files, *_listed(beside)]
+    touched = {path for path in files if target.name == "mindspore" or says_device(path)}
     tree = Tree(beside.top)
-    for path in beside.files:
+    for path in files:
         to = copy / path.relative_to(beside.top)
         to.parent.mkdir(parents=True, exist_ok=True)
         if path in touched:
@@ -44,4 +49,35 @@ def port_along(beside: Beside, copy: Path, target: Target, options: Options) -> 
         raise StepError(msg)
     for file in done.files:
         (copy / file.source.path).write_bytes(file.source.encode(file.text))
-    return tuple(file.source.path for file in done.files if file.text != file.source.text)
+    return tuple(_named(file) for file in done.files if file.text != file.source.text)
+
+
+_LISTS = re.compile(r"\b(listdir|scandir|glob|iglob|iterdir|walk_packages|iter_modules)\(")
+_MOST = 60  # files of folders that are listed
+
+
+def _listed(beside: Beside) -> list[Path]:
+    """Return what else lies in the packages beside a script, where one of its modules lists files.
+
+    ``for file in os.listdir("losses")`` imports what is there.
+    """
+    texts = (path.read_text("utf-8", errors="replace") for path in beside.files)
+    if not any(map(_LISTS.search, texts)):
+        return []
+    packages = {path.parent for path in beside.files if _is_package(path.parent)}
+    packages |= {at for one in [*packages] for at in one.parent.iterdir() if _is_package(at)}
+    others = [path for one in sorted(packages) for path in sorted(one.glob("*.py"))]
+    inside = [path for path in others if path.is_relative_to(beside.top)]
+    return [path for path in inside if path not in beside.files][:_MOST]
+
+
+def _is_package(path: Path) -> bool:
+    return (path / "__init__.py").is_file()
+
+
+def _named(file: Ported) -> str:
+    """Return the path of a file, with what is refused in it that a run has nothing in place of."""
+    refused = refused_imports(file.text)
+    return (
+        f"{file.source.path} (refused there: {', '.join(refused)})" if refused else file.source.path
+    )

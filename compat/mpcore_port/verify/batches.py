@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 from mpcore_port.verify.fields_of_batches import fields_read, handed_on
 from mpcore_port.verify.module import Module, StepError, target_names
-from mpcore_port.verify.roles import NETWORK
+from mpcore_port.verify.roles import LOSS, NETWORK
 
-__all__ = ["Layout", "layout_of", "taken_apart_at"]
+__all__ = ["Layout", "layout_of", "moves", "taken_apart_at"]
 
 _TARGET = re.compile(
     r"(y|yb|ys|t|targets?|labels?|lbls?|gt|truth|classes|answers?)(_?batch|s)?|"
@@ -26,22 +26,27 @@ _TEXT = ("input_ids", "attention_mask", "labels")  # what models that take **bat
 class Layout:
     """The tensors of a batch: in a ``"tuple"``, a ``"dict"``, an ``"object"``, or one ``"alone"``.
 
+    What tries have ``"made"`` of it has a form.
+
     Attributes:
         kind: one of these.
         names: what the loop calls them, or the keys of the dict; "" where it has no name for one.
         form: how tuples lie in each other, ``"(({}, {}), {})"``; "" for a flat one.
         first: of several loaders, how many tensors the first one gives; 0 for one loader.
+        placed: whether the loader gives tensors of the device: nothing in the step moves them.
     """
 
     kind: str
     names: tuple[str, ...]
     form: str = ""
     first: int = 0
+    placed: bool = False
 
     def code(self, first: int = 0) -> str:
         """Return the code that makes a batch of ``_mpcore_parts``, from part ``first`` on."""
         places = range(first, first + len(self.names))
-        parts = [f"torch.from_numpy(_mpcore_parts[{i}])" for i in places]
+        to = ".cuda()" if self.placed else ""
+        parts = [f"torch.from_numpy(_mpcore_parts[{i}]){to}" for i in places]
         if self.form:
             return self.form.format(*parts)
         if self.kind == "alone":
@@ -53,6 +58,14 @@ class Layout:
             pairs = zip(self.names, parts, strict=True)
             return "{" + ", ".join(f"{name!r}: {part}" for name, part in pairs) + "}"
         return "[" + ", ".join(parts) + "]"  # as torch's loaders collate samples
+
+    @property
+    def shown(self) -> str:
+        """What a batch is, its tensors by name."""
+        text = self.form.format(*self.names).replace("_mpcore_record", "object")
+        return text.replace("_mpcore_mapped", "").replace(
+            "_mpcore_rows", "a list of each sample's "
+        )
 
     @property
     def target(self) -> int | None:
@@ -103,6 +116,29 @@ def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
     if found is None and _is_mapped(module, loop, name, 3):
         return Layout("dict", ("x",))
     return found or Layout("alone", (name,))
+
+
+def moves(module: Module, loop: ast.AST) -> bool:
+    """Return whether a step may move its batches to the device, itself or by what it calls.
+
+    One that does not has a loader that gives them there, as those that prefetch.
+    """
+    seen: set[ast.AST] = set()
+    waiting = [loop]
+    while waiting:
+        scope = waiting.pop()
+        seen.add(scope)
+        text = ast.unparse(scope).replace("torch.cuda.amp", "").replace("device_type", "")
+        if _MOVES.search(text):
+            return True
+        for node in ast.walk(scope):
+            inner = module.called(node) if isinstance(node, ast.Call) else None
+            if inner is not None and inner not in seen:
+                waiting.append(inner)
+    return False
+
+
+_MOVES = re.compile(r"\.to\(|cuda|\.npu\(|device|gpu|prefetch|prepare|(\b|_)move", re.I)
 
 
 def taken_apart_at(module: Module, line: int, error: str) -> Layout | None:
@@ -297,7 +333,9 @@ def _used(
                 if isinstance(n, ast.Attribute) and n.attr in _NOT_OF_TENSORS
             }
             named = [n for n in inside if isinstance(n, ast.Name) and n.id == name]
-            all_of = any(id(n) not in parts for n in named) and not _runs_network(node.value)
+            gives = target_names(node.targets[0])
+            runs = _runs_network(node.value) or any(map(LOSS.search, gives))
+            all_of = any(id(n) not in parts for n in named) and not runs
             if all_of and not any(_is_item(n, name) for n in inside):
                 found = Layout("tuple", tuple(target_names(node.targets[0])))
                 own = module.called(node.value) if isinstance(node.value, ast.Call) else None

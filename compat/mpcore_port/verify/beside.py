@@ -12,11 +12,16 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-__all__ = ["Beside", "absolute", "in_order", "needed", "roots"]
+__all__ = ["Beside", "absolute", "in_order", "needed", "roots", "says_device"]
 
 _MOST = 60  # modules that are followed
 _LONGEST = 400_000  # characters of one
 _DEVICE = re.compile(r"cuda|nccl|apex|cudnn|channels_last|autocast|GradScaler|torch\.backends")
+
+
+def says_device(path: Path) -> bool:
+    """Return whether a file says something of a device or of mixed precision."""
+    return _DEVICE.search(path.read_text("utf-8", errors="replace")) is not None
 
 
 def absolute(node: ast.ImportFrom, folder: Path) -> str:
@@ -126,10 +131,6 @@ class Beside:
         self.files = needed(text, folder, self.roots)
         every = [folder, *self.roots, *(path.parent for path in self.files)]
         self.top = min(every, key=lambda path: len(path.parts))
-
-    def touched(self) -> list[Path]:
-        """Return the files that say something of a device or of mixed precision."""
-        return [p for p in self.files if _DEVICE.search(p.read_text("utf-8", errors="replace"))]
 
     def places(self, copy: Path) -> list[Path]:
         """Return the folders that a port imports from, in a copy of ``top``."""

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.bases import BY_NAME
-from mpcore_port.verify.batches import Layout, layout_of
+from mpcore_port.verify.batches import Layout, layout_of, moves
 from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.context import CALLED, NEVER, context
 from mpcore_port.verify.guess import Guess, guess_call
@@ -37,7 +37,9 @@ from mpcore_port.verify.absent import install as _mpcore_install
 from mpcore_port.verify.old_torch import install as _mpcore_old
 from mpcore_port.verify.settings_files import install as _mpcore_files
 from mpcore_port.verify.synthetic import Batches as _mpcore_batches
+from mpcore_port.verify.synthetic import Mapped as _mpcore_mapped
 from mpcore_port.verify.synthetic import Record as _mpcore_record
+from mpcore_port.verify.synthetic import rows as _mpcore_rows
 from mpcore_port.verify.synthetic import fill as _mpcore_fill
 from mpcore_port.verify.synthetic import give as _mpcore_give
 from mpcore_port.verify.synthetic import missing as _mpcore_missing
@@ -207,10 +209,14 @@ def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) 
     ]
     owner = module.enclosing(loop, ast.FunctionDef, ast.AsyncFunctionDef)
     layouts = tuple(layout_of(module, loop, target) for target in needs.targets)
+    if guess.layout is not None:
+        layouts = (guess.layout,)
+    placed = not moves(module, loop)
+    layouts = tuple(replace(layout, placed=placed) for layout in layouts)
     return Step(
         "\n".join([*body, CALLED, guess.code] if guess.code else [*body, ""]),
         "; ".join(future),
-        (guess.layout,) if guess.layout is not None else layouts,
+        layouts,
         (loop.lineno, loop.end_lineno or loop.lineno),
         function_name(module, owner) if isinstance(owner, ast.FunctionDef) else "",
         len(kept),

@@ -229,13 +229,31 @@ def _first(module: Module) -> tuple[Function, bool]:
         for call in walk_all(function)
         if isinstance(call, ast.Call)
     }
-    roots = [f for f in module.reached if f not in inner]
+    roots = [f for f in module.reached if f not in inner] or _of_circles(module)
     loops = [f for f in roots if _loops(module, f, set())]
     if not (loops or roots):
         msg = "no function leads to the backward pass from outside"
         raise StepError(msg)
     trains = sorted(loops or roots, key=lambda f: ("train" not in f.name.lower(), f.lineno))
     return trains[0], bool(loops)
+
+
+def _of_circles(module: Module) -> list[Function]:
+    """Return functions that only those call that they call themselves: ``spawn`` begins anew."""
+    calls = {
+        one: {module.called(call) for call in walk_all(one) if isinstance(call, ast.Call)}
+        & module.reached
+        for one in module.reached
+    }
+    below = {one: set(called) for one, called in calls.items()}
+    before = -1
+    while before != (before := sum(map(len, below.values()))):
+        for one, found in below.items():
+            below[one] = found.union(*(below[other] for other in found if other in below))
+    top = [one for one in module.functions.values() if one in below]
+    return [
+        one for one in top if all(other in below[one] for other in calls if one in calls[other])
+    ]
 
 
 def _loops(module: Module, function: Function, seen: set[Function]) -> bool:
@@ -298,7 +316,8 @@ class _Maker:
         pairs += [(arg, default) for arg, default in named if default is not None]
         for arg, default in pairs:  # "not given" of what a name says a number of
             nothing = isinstance(default, ast.Constant) and default.value is None
-            if nothing and SETTINGS.fullmatch(arg.arg):
+            schedules = "sched" in arg.arg and self._is_held(arg.arg, function)
+            if nothing and (SETTINGS.fullmatch(arg.arg) or schedules):
                 values[arg.arg] = ""
             elif nothing and _is_item_asked(arg.arg, function):  # rates of all steps: none is set
                 if not _may_be_nothing(arg.arg, function):
@@ -363,6 +382,15 @@ class _Maker:
         """Return whether something of that name is called, or asked for attributes or items."""
         return re.search(rf"(?<![\w.]){name}[.(\[]", self.module.text) is not None
 
+    def _is_held(self, name: str, function: Function) -> bool:
+        """Return whether the class of a method reads on what it is given, without asking first."""
+        owner = self.module.parents.get(function)
+        if not isinstance(owner, ast.ClassDef):
+            return False
+        text = ast.unparse(owner)
+        asks = re.search(rf"(if|and|or|not) self\.{name}\b(?!\.)", text)
+        return f"self.{name}." in text and asks is None
+
     def _is_begun(self, code: str) -> bool:
         """Return whether what leads to the backward pass, or makes its object, has some code."""
         module = self.module
@@ -379,7 +407,15 @@ class _Maker:
             return False
         text = ast.unparse(function)
         asked = (f"{name}.parameters()", f"{name}.train()", f"{name}.named_parameters()")
-        return any(one in text for one in asked)
+        return any(one in text for one in asked) or self._is_called_as_model(name, function)
+
+    def _is_called_as_model(self, name: str, function: Function) -> bool:
+        """Return whether an object is called in a step, and put into training as a network is."""
+        owner = self.module.parents.get(function)
+        if not isinstance(owner, ast.ClassDef):
+            return False
+        text = ast.unparse(owner)
+        return f"self.{name}(" in text and f"self.{name}.train(" in text
 
     def _value(self, name: str, function: Function) -> str:
         if self._is_model(name, function):
@@ -396,6 +432,9 @@ class _Maker:
             return code
         if _annotation(name, function) in ("Path", "pathlib.Path"):
             return '__import__("pathlib").Path("mpcore")'
+        if _is_list(self.module, name):
+            self.said.append(f"{name}: a list of one loader")
+            return "[_mpcore_loader()]"
         if loaders := held_loaders(self.module, name):
             self.said.append(f"{name}: {', '.join(loaders)} give batches")
             pairs = ", ".join(f'"{one}": _mpcore_loader()' for one in loaders)
@@ -514,6 +553,20 @@ def held_loaders(module: Module, name: str) -> list[str]:
     read = (node for node in ast.walk(module.tree) if isinstance(node, ast.Attribute))
     held = {node.attr for node in read if ast.unparse(node.value) in (name, f"self.{name}")}
     return sorted(one for one in held if LOADERS.fullmatch(one))
+
+
+def _is_list(module: Module, name: str) -> bool:
+    """Return whether what is called ``loaders`` is gone over, or read by number, as a list is."""
+    if not re.fullmatch(r"(\w+_)?loaders", name, re.I):
+        return False
+    held = (name, f"self.{name}")
+    for node in ast.walk(module.tree):
+        if isinstance(node, (ast.For, ast.comprehension)) and ast.unparse(node.iter) in held:
+            inside = ast.unparse(node.target)
+            return LOADERS.fullmatch(inside) is not None or len(inside) < 3
+        if isinstance(node, ast.Subscript) and ast.unparse(node.value) in held:
+            return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int)
+    return False
 
 
 def held_beside(module: Module, folder: Path, name: str) -> str:

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.context import NEVER
-from mpcore_port.verify.module import Module, StepError, walk
+from mpcore_port.verify.module import Module, StepError, is_backward, walk
 from mpcore_port.verify.required import defaults
 from mpcore_port.verify.roles import flag_of
 
@@ -53,7 +53,7 @@ class Needs:
     def path_block(self, block: Sequence[ast.stmt]) -> set[str]:
         """Follow a block to what leads to the backward pass; return the names it needs."""
         places = [i for i, s in enumerate(block) if self.module.reaches(s)]
-        taken = [i for i in places if not self._is_off(block[i])]
+        taken = [i for i in places if not (self._is_off(block[i]) or self._comes_back(block[i]))]
         place = next(iter(taken or places), -1)
         if place < 0:
             msg = (
@@ -110,6 +110,18 @@ class Needs:
         if not isinstance(test, ast.Attribute) or flag_of(test.attr):
             return False
         return self._options.get(test.attr) == wanted
+
+    def _comes_back(self, statement: ast.stmt) -> bool:
+        """Return whether a statement only begins what is followed again, in other processes."""
+        called = set(self._called(statement))
+        if not called or any(map(is_backward, walk(statement))):
+            return False
+        further = (set(self._called_by(one)) for one in called)
+        return all(more and more <= self._seen for more in further)
+
+    def _called_by(self, function: Function) -> Iterator[Function]:
+        for statement in function.body:
+            yield from self._called(statement)
 
     def path_function(self, function: Function) -> None:
         """Follow a function that the way leads through."""

@@ -18,6 +18,7 @@ import tempfile
 import time
 import traceback
 import warnings
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -35,6 +36,7 @@ _SLOW = 5.0  # processor seconds, after which one loss is enough
 _LARGE = 20_000_000  # parameters: a step with eight samples takes seconds
 _MARGIN = 1.2  # times the seconds of a loss that the next one may take
 _OF_ONE = 0.4  # of what is left: one try that is too slow leaves time for others
+_TURNS = 24  # changes of what batches are
 _PATIENCE = 10  # times the processor seconds, by the clock
 
 
@@ -105,6 +107,7 @@ def _answer(job: dict[str, Any]) -> None:
         "used": left.seconds - left.left,
         "furthest": found.get("text", ""),
         "stand_ins": found.get("stand_ins", []) if answer else [],
+        "structure": found.get("structure", []),
     }
     (Path(job["folder"]) / "answer.json").write_text(json.dumps(result), encoding="utf-8")
 
@@ -218,6 +221,7 @@ def _run(job: dict[str, Any], inputs: str, path: Path, left: Budget) -> int:
     os.dup2(log, 1)
     os.dup2(log, 2)
     from mpcore_port.verify.recorder import turn_autocast_off
+    from mpcore_port.verify.structure import asked_by
 
     script = path.parent / "step.py"
     told: dict[str, Any] = {"losses": 0}
@@ -242,6 +246,8 @@ def _run(job: dict[str, Any], inputs: str, path: Path, left: Budget) -> int:
         told["line"], told["lines"] = line, lines
         told["error"] = f"{type(exc).__name__}: {exc}"[:300] + (f" (line {line})" if line else "")
         told["after"] = told.pop("enough", False)
+        if tries.is_try and (ask := asked_by(exc)) is not None:
+            told["ask"] = [ask.path, ask.kind, ask.names]
     sys.settrace(None)
     _tell_all(told, path)
     return 0
@@ -276,22 +282,35 @@ class _Tries:
         self.job, self.told, self.left, self.path, self.script = job, told, left, path, script
         self.loaders: list[Any] = []
         self.is_try = False
+        self.turns = 0
 
     def search(self, layers: list[list[Any]], weights: int) -> None:
         """Search in this process, then end it; return in each try."""
         from mpcore_port.verify.search import Search
+        from mpcore_port.verify.structure import Structure
 
         used = resource.getrusage(resource.RUSAGE_SELF)
         self.left.left -= used.ru_utime + used.ru_stime
         self.left.until -= 0.1 * max(self.left.until - time.monotonic(), 0.0)  # to tell in time
-        one = Search(
-            self.job, layers, self._one, lambda: self.left.is_spent, is_large=weights > _LARGE
-        )
-        found = one.find()
-        if self.is_try:
-            return
+        begin = self.job.get("begin", "")
+        self.structure = Structure.of(self.job["layouts"], self.job["names"])
+        while True:
+            names = list(self.structure.names)
+            job = {**self.job, "names": names, "count": len(names), "begin": begin}
+            job["target"] = self.structure.target if self.turns else self.job["target"]
+            large = weights > _LARGE
+            one = Search(job, layers, self._one, lambda: self.left.is_spent, is_large=large)
+            try:
+                found = one.find()
+            except _Changed as exc:
+                begin = exc.begin
+                continue
+            break
         self.told.clear()
         self.told |= found
+        if self.turns:
+            layouts = [asdict(layout) for layout in self.structure.layouts]
+            self.told["structure"] = layouts
         self.told |= {"layers": layers, "searched": True}
         self.told.setdefault("error", "nothing that was tried ran")
         raise _Found
@@ -301,21 +320,57 @@ class _Tries:
         seconds = max(self.left.left * _OF_ONE, min(self.left.left, _SLOW))
         found = _forked(self.path, self.left, seconds, None)
         if found is not None:
+            self._change(found, text)
             return found
         self.is_try = True
         self._fill(text)
         raise _Go
 
+    def _change(self, told: dict[str, Any], text: str) -> None:
+        """Have batches be what a try asked of them; ``_Changed`` begins the search anew."""
+        from mpcore_port.verify.inputs import read_inputs, split_form
+        from mpcore_port.verify.search import by_name
+        from mpcore_port.verify.structure import Ask
+
+        ask = told.pop("ask", None)
+        if ask is None or told.get("enough") or told.get("after") or self.turns >= _TURNS:
+            return
+        fresh = self.structure.changed(Ask(tuple(ask[0]), ask[1], tuple(ask[2])))
+        if fresh is None:
+            return
+        self.turns += 1
+        self.structure = fresh
+        items, form = split_form(text)
+        before = read_inputs(items)
+        pairs = zip(fresh.olds, fresh.names, strict=True)
+        batch = [before[old] if old >= 0 else by_name(name) for old, name in pairs]
+        tail = f" -> {form}" if form else ""
+        raise _Changed(", ".join(map(str, batch)) + tail)
+
     def _fill(self, text: str) -> None:
         import torch
 
-        from mpcore_port.verify.synthetic import Record, arrays
+        from mpcore_port.verify import structure
+        from mpcore_port.verify.synthetic import Mapped, Record, arrays, rows
 
         given = arrays(text)
-        held = {"torch": torch, "_mpcore_record": Record}
-        for loader, code in zip(self.loaders, self.job["layouts"], strict=False):
-            made = compile(code, "layout", "eval")
-            loader[:] = [eval(made, {**held, "_mpcore_parts": parts}) for parts in given]
+        held = {"torch": torch, "_mpcore_record": Record, "_mpcore_mapped": Mapped}
+        held["_mpcore_rows"] = rows
+        for number, (loader, code) in enumerate(
+            zip(self.loaders, self.structure.codes, strict=False)
+        ):
+            loader[:] = [
+                structure.tracked(code, number, {**held, "_mpcore_parts": parts}) for parts in given
+            ]
+        structure.watch(torch)
+
+
+class _Changed(BaseException):
+    """Batches are made otherwise from now on; ``begin`` is tried first."""
+
+    def __init__(self, begin: str) -> None:
+        super().__init__(begin)
+        self.begin = begin
 
 
 class _Go(BaseException):

@@ -73,6 +73,7 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"(n_|num_)?views", 2),
     (r"(n_|num_)?heads?", 4),
     (r"(n_|num_)?(layers?|blocks?)|depth", 2),
+    (r"(stack|batch)_dim", 0),
     (r"block_size|seq_len\w*|max_len(gth)?|context(_length)?", 32),
     (r"(d_|n_)?(embd?|embed(ding)?_?(dim|size)?|hidden(_dim|_size)?|dim|width|hid)", 32),
     (r"(d_|n_)model", 32),

@@ -33,8 +33,10 @@ __all__ = [
     "OPERATORS",
     "StandIn",
     "answer",
+    "bound_to",
     "index_of",
     "keep",
+    "names_wanted",
     "number_like",
     "numbers_in",
     "place_like",
@@ -184,7 +186,7 @@ def _asked_of_loss(frame: Any, args: tuple[Any, ...], tensors: list[Any]) -> lis
     return [
         *(*moved, *floats, 0)[:1],
         is_dict,
-        *(() if is_dict else _marked(_caller(frame).f_code, _names_wanted(frame))),
+        *(() if is_dict else _marked(_caller(frame).f_code, names_wanted(frame))),
     ]
 
 
@@ -220,7 +222,10 @@ def _marked(code: Any, names: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def _is_dict(code: Any, name: str) -> bool:
-    return "dict" in name or taken_as_dict(code, name)
+    return "dict" in name or _TOLD.fullmatch(name) is not None or taken_as_dict(code, name)
+
+
+_TOLD = re.compile(r"(\w+_)?(stats|log_vars|logs|logging_outputs?)")
 
 
 _IS_DICT = "{}"
@@ -350,7 +355,7 @@ class StandIn(Missing):
             return self._mpcore_scaler(*args, **kwargs)
         if makes_one(self._mpcore_name):
             _used.append(self._mpcore_name)
-            return Environment(lambda: len(_names_wanted(sys._getframe(2))))
+            return Environment(lambda: len(names_wanted(sys._getframe(2))))
         if self._mpcore_name.endswith(".backward") and args:
             return args[0].backward()  # of what hosts a loop
         if lent := _lent(self._mpcore_name, (*args, *kwargs.values())):
@@ -360,7 +365,7 @@ class StandIn(Missing):
             return _kit[0].number(1.0)  # get_grad_norm(net.parameters())
         if groups:
             made = _kit[0].optimizer(groups)
-            return self._mpcore_beside(made, _names_wanted(sys._getframe(1)))
+            return self._mpcore_beside(made, names_wanted(sys._getframe(1)))
         tensors = list(_tensors((args, kwargs)))
         if not tensors and re.search(r"\.(size|numel)$", self._mpcore_name):
             return _LENGTH  # of data that is not there: loops over it go on for long enough
@@ -388,7 +393,7 @@ class StandIn(Missing):
                 return back[0] if len(back) == 1 else tuple(back)
             if is_function and _MEASURES.search(self._mpcore_name.rpartition(".")[2]):
                 number = tensors[0].float().mean().reshape(1)
-                return _in_parts(number, tuple(_names_wanted(sys._getframe(1))))
+                return _in_parts(number, tuple(names_wanted(sys._getframe(1))))
             network = self._mpcore_module()
             if is_function:
                 _kit[0].freeze(network)
@@ -482,7 +487,7 @@ class StandIn(Missing):
 
     def __iter__(self) -> Iterator[Any]:
         """Iterate over nothing; as many as the caller takes apart."""
-        names = _names_wanted(sys._getframe(1))
+        names = names_wanted(sys._getframe(1))
         made = [StandIn(f"{self._mpcore_name}[{i}]") for i in range(len(names))]
         pairs = zip(made, names, strict=True)
         return iter([one._mpcore_module() if _is_network(name) else one for one, name in pairs])
@@ -748,7 +753,7 @@ def _named(step: Any, later: Iterator[Any]) -> tuple[Any, ...]:
     return tuple(names)
 
 
-def _names_wanted(frame: Any) -> tuple[Any, ...]:
+def names_wanted(frame: Any) -> tuple[Any, ...]:
     """Return the names into which the caller takes apart what it is about to get; () for none."""
     caller = _caller(frame)
     return _unpacked(caller.f_code).get(caller.f_lasti, ())
@@ -779,6 +784,11 @@ def _dropped(code: Any) -> frozenset[int]:
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     pairs = [(a, b) for a, b in itertools.pairwise(steps) if b.opname == "POP_TOP"]
     return frozenset(offset for a, b in pairs for offset in range(a.offset, b.offset))
+
+
+def bound_to(frame: Any) -> str:
+    """Return the one name that a frame binds to what it is about to get; "" for none."""
+    return _stored(frame.f_code).get(frame.f_lasti, "")
 
 
 @cache

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore_port.engine import port_part
 from mpcore_port.verify.bases import BY_NAME
-from mpcore_port.verify.batches import taken_apart_at
+from mpcore_port.verify.batches import Layout, taken_apart_at
 from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.child import ALONE
 from mpcore_port.verify.extract import HEAD, Step, extract
@@ -34,6 +34,7 @@ from mpcore_port.verify.left_out import (
 )
 from mpcore_port.verify.module import Module, StepError
 from mpcore_port.verify.old_torch import is_of_old_torch
+from mpcore_port.verify.refused_imports import import_in, refused_imports
 from mpcore_port.verify.run import STUBS, verify
 from mpcore_port.verify.standing import is_import, looked_for
 
@@ -108,8 +109,8 @@ def verify_step(
     absent: set[int] = set()
     said: list[str] = []
     while name == "mindspore" and len(said) < _TURNS and _port_alone_failed(done):
-        words = done.comparisons[0].words
-        fresh = one.may_stand_in(done.comparisons[0].stopped) - absent
+        words = done.comparisons[0].words.partition("no loss: ")[2] or done.comparisons[0].words
+        fresh = one.may_stand_in(done.comparisons[0].stopped, words) - absent
         if not fresh:
             break
         absent |= fresh
@@ -162,13 +163,18 @@ class _Compared:
     compiling: Compiling | None
     old_torch: bool = False
 
-    def may_stand_in(self, stopped: str) -> set[int]:
+    def may_stand_in(self, stopped: str, words: str = "") -> set[int]:
         """Return the lines to leave out of both sides where the port alone stopped.
 
-        Those of the import that it stopped at, of an optimizer that the script has beside it, else
-        those that make networks.
+        Those of the import that it refused (``words`` say so), or stopped at, of an optimizer that
+        the script has beside it, else those that make networks.
         """
         module = Module(script_text(self.file))
+        if (refused := import_in(words)) is not None:
+            wanted = ast.unparse(refused)
+            nodes = [node for node in ast.walk(module.tree) if is_import(node)]
+            if lines := {node.lineno for node in nodes if ast.unparse(node) == wanted}:
+                return lines
         if stopped and (optimizers := makers_of_optimizers(module, stopped)):
             return set(optimizers)
         names = _imported(stopped.strip())
@@ -243,8 +249,10 @@ def _runnable(
     stages.append(givers_of_losses(module, step.loop))
     with trying.probe:
         while True:
+            step = trying.restructured(step)
             try:
-                return step, _inputs(step, place, args, inputs, options, trying)
+                found = _inputs(step, place, args, inputs, options, trying)
+                return trying.restructured(step), found
             except _LineError as exc:
                 if ages and not step.old_torch and is_of_old_torch(str(exc)):
                     step = _extracted(file, place, absent, old_torch=True)
@@ -320,6 +328,7 @@ class _Trying:
     share: float = 0.0
     begin: str = ""
     probe: _Probe = field(default_factory=_Probe)
+    known: dict[tuple[str, ...], tuple[Layout, ...]] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.share = self.left / 2
@@ -327,6 +336,12 @@ class _Trying:
     @property
     def is_spent(self) -> bool:
         return self.left <= 0
+
+    def restructured(self, step: Step) -> Step:
+        """Return a step whose batches are what tries have found that they are."""
+        while (layouts := self.known.get(tuple(step.codes))) is not None:
+            step = replace(step, layouts=layouts)
+        return step
 
 
 class _LineError(StepError):
@@ -450,6 +465,9 @@ def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> 
         found: dict[str, Any] = json.loads(answer.read_text(encoding="utf-8"))
         trying.left -= found["used"]
         trying.begin = found["furthest"] or trying.begin
+        if made := found.get("structure"):
+            parts = ({**one, "names": tuple(one["names"])} for one in made)
+            trying.known[tuple(step.codes)] = tuple(Layout(**one) for one in parts)
         return found
 
 
@@ -478,6 +496,7 @@ def _port(
         "kept_lines": step.kept,
         "inputs": inputs.text,
         "inputs_are": inputs.how,
+        "batches": [layout.shown for layout in step.layouts if layout.kind == "made"],
         "stand_ins": list(inputs.stand_ins),
         "by_name": any(what.startswith(BY_NAME) for _, what in step.replaced),
         "args": list(step.args),
@@ -489,6 +508,7 @@ def _port(
         "port_lines": len(own),
         "elsewhere": missing,
         "along": list(place.along),
+        "refused_imports": refused_imports(done.text),
         "refused": "",
     }
     facts["lines"] = _lines(facts, file)
@@ -505,11 +525,14 @@ def _lines(facts: dict[str, Any], file: Ported) -> list[str]:
         if found:
             said.append(f"  {kind}: {', '.join(dict.fromkeys(found))}")
     said.append(f"  inputs {facts['inputs']}: {facts['inputs_are']}".replace(" : ", " "))
+    said += [f"  batches are {batch}, as the step asks for them" for batch in facts["batches"]]
     if facts["stand_ins"]:
         said.append(f"  small networks stand in for {', '.join(facts['stand_ins'])}")
     if facts["along"]:
         said.append(f"  ported along for this run: {', '.join(facts['along'])}")
     said += [f"  line {where(r['line'])}: {r['what']}" for r in facts["replaced"]]
+    for refused in facts["refused_imports"]:
+        said.append(f"  refused by the port, with nothing in its place in this run: {refused}")
     if facts["args"]:
         said.append(f"  assumed: the command line {' '.join(facts['args'])}")
     said += [f"  assumed: {one}" for one in facts["assumed"]]

@@ -7,6 +7,7 @@ import sys
 import types
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify.asked import only_asks
 from mpcore_port.verify.inputs import draw, split_form
 from mpcore_port.verify.roles import NETWORK, SETTINGS
 
@@ -18,6 +19,7 @@ __all__ = [
     "VERSION",
     "Bar",
     "Batches",
+    "Mapped",
     "Missing",
     "Record",
     "arrays",
@@ -25,6 +27,7 @@ __all__ = [
     "give",
     "missing",
     "passes_on",
+    "rows",
 ]
 __all__ += ["settings"]
 
@@ -42,6 +45,15 @@ class Batches(list[Any]):
 
     drop_last = False
     num_workers = 0
+    training = True
+    name = "train"
+    epoch_interval = 1
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what stands for an attribute of a loader of one's own; ``hasattr`` finds none."""
+        if name.startswith("_") or only_asks(sys._getframe(1)):
+            raise AttributeError(name)
+        return missing(f"loader.{name}")
 
     @property
     def dataset(self) -> Samples:
@@ -96,6 +108,42 @@ class Record(types.SimpleNamespace):
             return value.to(*args, **kwargs)
 
         return Record(**{key: moved(value) for key, value in vars(self).items()})
+
+
+class Mapped(dict[str, Any]):
+    """A batch whose tensors are items and attributes, and which is moved as a whole."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name in self and not name.startswith("_"):
+            return self[name]
+        raise AttributeError(name)
+
+    def to(self, *args: Any, **kwargs: Any) -> Any:
+        """Return the batch with its tensors moved."""
+        return type(self)({key: _moved(value, args, kwargs) for key, value in self.items()})
+
+    def _same(self, *_: Any, **__: Any) -> Any:
+        return self.to("cuda") if "torch" in sys.modules else self
+
+    cuda = npu = _same
+
+    def pin_memory(self) -> Any:
+        """Return it as it is."""
+        return self
+
+
+def _moved(value: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    if isinstance(value, (tuple, list)):
+        return type(value)(_moved(one, args, kwargs) for one in value)
+    if type(value) is dict:
+        return {key: _moved(one, args, kwargs) for key, one in value.items()}
+    return value.to(*args, **kwargs) if hasattr(value, "to") else value
+
+
+def rows(held: dict[str, Any]) -> list[dict[str, Any]]:
+    """Return what each sample of a batch is: a dictionary, as what finds objects takes them."""
+    count = len(first_of(held))
+    return [{key: value[place] for key, value in held.items()} for place in range(count)]
 
 
 def first_of(batch: Any) -> Any:
