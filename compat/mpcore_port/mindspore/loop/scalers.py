@@ -171,6 +171,26 @@ class Scalers:
             if not sink.scaler and self._home(sink.call) in homes:
                 raise NotPlain(sink.call, "the scaler is handed in, and may be None here")
 
+    def _check_handed_on(self) -> None:
+        """Refuse scalers that another file's function gets: it asks for what torch's has."""
+        for call in self.at.names.calls:
+            if code_of(call.func) == "isinstance" or self._is_own(call.func):
+                continue
+            for arg in call.args:
+                if id(arg.value) not in self._made and self.is_one(arg.value):
+                    raise NotPlain(call, "the scaler is handed to what is not in this file")
+
+    def _is_own(self, func: Any) -> bool:
+        """Return whether what is called is in this file, or may be."""
+        if isinstance(func, cst.Attribute):
+            held = func.value
+            own = self.at.names.class_named(held) is not None
+            return own or code_of(held) in ("self", "super()")
+        if not isinstance(func, cst.Name):
+            return False
+        found = self.at.names.scope(func).find(func.value)
+        return any(isinstance(one.node, (cst.FunctionDef, cst.ClassDef)) for one in found)
+
     def _home(self, node: cst.CSTNode) -> int:
         return id(self.at.names.enclosing(node, cst.FunctionDef))
 
@@ -188,6 +208,7 @@ class Scalers:
         self._check_files()
         self._check_classes()
         self._check_unscaled()
+        self._check_handed_on()
         for node in self.at.names.parents if self.handed_in else ():
             if isinstance(node, cst.Comparison) and self._comparison(node) is not None:
                 raise NotPlain(node, "the scaler is handed in, and None means that there is none")
