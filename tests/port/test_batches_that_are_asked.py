@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import time
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -11,7 +12,10 @@ import torch
 from mpcore_port.verify.batches import Layout, moves
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.module import Module
+from mpcore_port.verify.probe import Budget
 from mpcore_port.verify.refused_imports import import_in, refused_imports
+from mpcore_port.verify.stand_in import StandIn
+from mpcore_port.verify.step import _Trying
 from mpcore_port.verify.structure import Ask, Structure, asked_by, tracked
 from mpcore_port.verify.synthetic import Batches, Mapped, Record, rows
 
@@ -262,3 +266,38 @@ def test_a_loader_has_what_scripts_ask_theirs_for() -> None:
     assert repr(loader.stack_dim) == "<not there: loader.stack_dim>"
     assert not hasattr(loader, "something")
     assert Layout("alone", ("x",), placed=True).code() == f"{LEAF}.cuda()"
+
+
+def test_some_parameters_of_a_network_that_is_not_there_are_its_parameters() -> None:
+    network = StandIn("model")
+    held = {id(one) for one in network.parameters()}
+    assert {id(one) for one in network.backbone_parameters()} == held
+    assert isinstance(StandIn("cfg").get_params(), StandIn)
+
+
+TWO = """import torch
+class Plain:
+    def run_step(self):
+        loss = self.model(next(self.loader)).mean()
+        loss.backward()
+        self.optimizer.step()
+class Mixed(Plain):
+    def run_step(self):
+        with torch.autocast("cuda"):
+            loss = self.model(next(self.loader)).mean()
+        self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+"""
+
+
+def test_of_two_trainers_the_one_with_mixed_precision_is_compared(tmp_path: Path) -> None:
+    assert "_mpcore_owner = Mixed(" in extract(TWO, tmp_path).call
+
+
+def test_tries_end_by_the_clock_too() -> None:
+    late, early = _Trying(10.0, until=time.monotonic()), _Trying(10.0)
+    with late.probe, early.probe:
+        assert late.is_spent
+        assert not early.is_spent
+    assert Budget(10.0, clock=0.0).is_spent
+    assert not Budget(10.0).is_spent

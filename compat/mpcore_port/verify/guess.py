@@ -234,8 +234,24 @@ def _first(module: Module) -> tuple[Function, bool]:
     if not (loops or roots):
         msg = "no function leads to the backward pass from outside"
         raise StepError(msg)
-    trains = sorted(loops or roots, key=lambda f: ("train" not in f.name.lower(), f.lineno))
+    mixed = {f for f in loops or roots if _is_mixed(module, f, set())}
+    trains = sorted(
+        loops or roots, key=lambda f: (f not in mixed, "train" not in f.name.lower(), f.lineno)
+    )
     return trains[0], bool(loops)
+
+
+_MIXED = re.compile(r"autocast|scaler|\bamp\b|fp16|mixed_precision", re.I)
+
+
+def _is_mixed(module: Module, function: Function, seen: set[Function]) -> bool:
+    """Return whether a function, or one that it calls, has mixed precision: that is compared."""
+    seen.add(function)
+    if any(_MIXED.search(ast.unparse(statement)) for statement in function.body):
+        return True
+    calls = (node for node in walk_all(function) if isinstance(node, ast.Call))
+    inner = {module.called(call) for call in calls} & module.reached
+    return any(_is_mixed(module, one, seen) for one in inner - seen if one is not None)
 
 
 def _of_circles(module: Module) -> list[Function]:
@@ -571,12 +587,13 @@ def _is_list(module: Module, name: str) -> bool:
 
 def held_beside(module: Module, folder: Path, name: str) -> str:
     """Return the module that has settings of that name: one that is imported, or beside it."""
+    places = (folder, *roots(module.tree, folder))
     for node in ast.walk(module.tree):
         if not isinstance(node, ast.ImportFrom) or node.level or not node.module:
             continue
         beside = ".".join([*node.module.split(".")[:-1], name])
         for held in (node.module, beside):
-            for at in (folder, *roots(module.tree, folder)):
+            for at in places:
                 path = at.joinpath(*held.split(".")).with_suffix(".py")
                 if path.is_file() and _assigns(path.read_text("utf-8", errors="replace"), name):
                     return held

@@ -53,7 +53,8 @@ def main() -> None:
     Its keys: ``script`` (path; the text ``{INPUTS}`` in it is put in), ``args``, ``folder``,
     ``target`` (index of the tensor that the loss compares with, or None), ``count`` (tensors of a
     batch), ``names`` (theirs), ``layouts`` (code of a batch of each loader), ``time_limit``
-    (processor seconds for all tries), ``begin`` (a batch to try first).
+    (processor seconds for all tries), ``begin`` (a batch to try first), ``clock`` (seconds by the
+    clock for all tries).
     """
     import torch
 
@@ -92,7 +93,7 @@ def _served(job: dict[str, Any]) -> int:
 
 
 def _answer(job: dict[str, Any]) -> None:
-    left = Budget(job["time_limit"])
+    left = Budget(job["time_limit"], job.get("clock", math.inf))
     first = _try(job, "", left) if job["count"] else {}
     found = first if job["count"] else _formed(job, left)
     answer = found.get("answer", "")
@@ -157,11 +158,12 @@ class Budget:
 
     Args:
         seconds: of all tries together; by the clock ``_PATIENCE`` times as many may pass.
+        clock: no more than these.
     """
 
-    def __init__(self, seconds: float) -> None:
+    def __init__(self, seconds: float, clock: float = math.inf) -> None:
         self.seconds, self.left = seconds, seconds
-        self.until = time.monotonic() + _PATIENCE * seconds
+        self.until = time.monotonic() + min(_PATIENCE * seconds, clock)
 
     @property
     def is_spent(self) -> bool:

@@ -337,6 +337,16 @@ class StandIn(Missing):
         places = _asked[0].of(f"{self._mpcore_name}()", lambda: _bound_anew(frame, args))
         return [args[place] for place in places if place < len(args)]
 
+    def _mpcore_some(self) -> list[Any]:
+        """Return what ``net.backbone_parameters()`` gives an optimizer: all; [] for other calls."""
+        owner, last = self._mpcore_owner, self._mpcore_name.rpartition(".")[2]
+        if type(owner) is not StandIn or not re.fullmatch(r"\w+_param(eter)?s", last):
+            return []
+        if SETTINGS.fullmatch(owner._mpcore_name.rpartition(".")[2]):
+            return []
+        groups: list[Any] = _kit[0].parameters(owner._mpcore_module())
+        return groups
+
     def _mpcore_groups(self) -> list[Any]:
         """Return what an optimizer is made for that a network makes itself; [] for no such call."""
         owner, name = self._mpcore_owner, self._mpcore_name.rpartition(".")[2].lower()
@@ -358,7 +368,7 @@ class StandIn(Missing):
             return Environment(lambda: len(names_wanted(sys._getframe(2))))
         if self._mpcore_name.endswith(".backward") and args:
             return args[0].backward()  # of what hosts a loop
-        if lent := _lent(self._mpcore_name, (*args, *kwargs.values())):
+        if lent := _lent(self._mpcore_name, (*args, *kwargs.values())) or self._mpcore_some():
             return lent
         groups = _groups(self._mpcore_name, (*args, *kwargs.values())) or self._mpcore_groups()
         if groups and "norm" in self._mpcore_name.rpartition(".")[2].lower():

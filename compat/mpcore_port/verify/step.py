@@ -8,11 +8,13 @@ from __future__ import annotations
 
 import ast
 import json
+import math
 import os
 import re
 import subprocess
 import sys
 import tempfile
+import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -49,6 +51,7 @@ __all__ = ["Place", "script_text", "verify_step"]
 
 _TRIES = 30.0  # processor seconds for finding inputs, or this share of a long time limit:
 _SHARE_OF_TRIES = 0.1
+_PATIENCE = 2  # times the time limit, by the clock: a busy machine finds less
 _LEFT_OUT = 12  # lines
 _TURNS = 3  # of what a port alone stops at
 _SHARE = 0.25  # of the time limit, by the time of one step alone: the machine runs two
@@ -244,7 +247,8 @@ def _runnable(
     """
     module = Module(script_text(file))
     limit = options.time_limit
-    trying = _Trying(min(max(_TRIES, _SHARE_OF_TRIES * limit), limit))
+    until = time.monotonic() + _PATIENCE * limit
+    trying = _Trying(min(max(_TRIES, _SHARE_OF_TRIES * limit), limit), until=until)
     stages = [makers_of_models(module), makers_of_losses(module)]
     stages.append(givers_of_losses(module, step.loop))
     with trying.probe:
@@ -265,12 +269,14 @@ def _runnable(
                 may = [line for line in fresh if may_go(module, line, step.loop, tuple(exc.lines))]
                 if may and len(absent) < _LEFT_OUT and not trying.is_spent:
                     absent.add(may[0])
-                elif (rest := _rest(stages, absent)) and not inputs:
+                elif not trying.is_late and (rest := _rest(stages, absent)) and not inputs:
                     absent |= set(rest)
                     trying.left = max(trying.left, trying.share)
                 else:
                     raise
+                began = time.process_time()
                 step = _extracted(file, place, absent, old_torch=step.old_torch)
+                trying.left -= time.process_time() - began
 
 
 def _rest(rests: list[list[int]], absent: Collection[int]) -> list[int]:
@@ -326,6 +332,7 @@ class _Trying:
 
     left: float
     share: float = 0.0
+    until: float = math.inf
     begin: str = ""
     probe: _Probe = field(default_factory=_Probe)
     known: dict[tuple[str, ...], tuple[Layout, ...]] = field(default_factory=dict)
@@ -335,7 +342,12 @@ class _Trying:
 
     @property
     def is_spent(self) -> bool:
-        return self.left <= 0
+        return self.left <= 0 or self.is_late
+
+    @property
+    def is_late(self) -> bool:
+        """Whether the clock is over, whatever of it was computing."""
+        return time.monotonic() > self.until
 
     def restructured(self, step: Step) -> Step:
         """Return a step whose batches are what tries have found that they are."""
@@ -454,6 +466,7 @@ def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> 
             "names": list(layout.names) if layout is not None else [],
             "layouts": step.codes,
             "time_limit": max(min(trying.share, trying.left), 1.0),
+            "clock": max(trying.until - time.monotonic(), 1.0),
             "begin": trying.begin,
         }
         trying.probe.ask(job)
