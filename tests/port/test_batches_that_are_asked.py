@@ -11,6 +11,7 @@ import torch
 
 from mpcore_port.verify.batches import Layout, moves
 from mpcore_port.verify.extract import extract
+from mpcore_port.verify.left_out import may_go
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.probe import Budget
 from mpcore_port.verify.refused_imports import import_in, refused_imports
@@ -301,3 +302,20 @@ def test_tries_end_by_the_clock_too() -> None:
         assert not early.is_spent
     assert Budget(10.0, clock=0.0).is_spent
     assert not Budget(10.0).is_spent
+
+
+CALLED = """class Trainer:
+    def train(self):
+        for i in range(9):
+            self.one()
+    def one(self):
+        loss = self.model(self.data)
+        loss.backward()
+        self.{told}.update(loss=loss)
+"""
+
+
+@pytest.mark.parametrize(("told", "may"), [("meter", True), ("scaler", False), ("ema", False)])
+def test_what_a_meter_is_told_in_what_a_loop_calls_may_be_left_out(told: str, *, may: bool) -> None:
+    module = Module(CALLED.replace("{told}", told))
+    assert may_go(module, 8, (3, 4), (8, 4)) is may
