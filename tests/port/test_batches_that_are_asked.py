@@ -319,3 +319,30 @@ CALLED = """class Trainer:
 def test_what_a_meter_is_told_in_what_a_loop_calls_may_be_left_out(told: str, *, may: bool) -> None:
     module = Module(CALLED.replace("{told}", told))
     assert may_go(module, 8, (3, 4), (8, 4)) is may
+
+
+def test_an_optimizer_is_made_for_lists_of_parameters_of_which_one_is_empty() -> None:
+    network = torch.nn.Linear(2, 1)
+    groups = [{"params": torch.nn.ParameterList()},
+              {"params": torch.nn.ParameterList(network.parameters()), "lr": 0.5}]  # fmt: skip
+    optimizer = StandIn("eval")(groups, 0.1)
+    assert isinstance(optimizer, torch.optim.SGD)
+    assert [len(group["params"]) for group in optimizer.param_groups] == [0, 2]
+    assert isinstance(StandIn("build")([{"params": []}]), StandIn)
+
+
+CHECKED = """import torch
+from theirs import check, loader
+a, b = check("a"), check("b")
+net = torch.nn.Linear(a, b)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for x in loader:
+    opt.zero_grad()
+    net(x).mean().backward()
+    opt.step()
+"""
+
+
+def test_calls_in_a_row_are_left_out_together(tmp_path: Path) -> None:
+    line = extract(CHECKED, tmp_path, [3]).body.splitlines()[2]
+    assert line == "a, b = _mpcore_missing('check')(), _mpcore_missing('check')"

@@ -69,7 +69,7 @@ def may_go(module: Module, line: int, loop: tuple[int, int], above: Sequence[int
     if not inside and any(loop[0] <= one <= loop[1] for one in above):
         func = node.func if isinstance(node, ast.Call) else None
         if isinstance(func, ast.Attribute) and not module.qualified(func):
-            alone = isinstance(module.parents.get(node), ast.Expr)
+            alone = isinstance(module.parents.get(module.parents[func]), ast.Expr)
             return alone and _TO_METERS.search(ast.unparse(func)) is not None
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return not inside and node.names[0].name != "*"

@@ -692,7 +692,7 @@ def _groups(name: str, given: tuple[Any, ...]) -> list[Any]:
         if isinstance(one, types.GeneratorType) or type(one) is list:
             listed = list(one)
             parts = [part.get("params") if isinstance(part, dict) else part for part in listed]
-            if parts and all(map(_is_parameters, parts)):
+            if parts and all(map(_is_parameters, parts)) and any(map(_holds_some, parts)):
                 return listed
     return _parameters(given) if "optim" in name.rpartition(".")[2].lower() else []
 
@@ -713,9 +713,18 @@ def _parameters(given: tuple[Any, ...]) -> list[Any]:
     return _kit[0].parameters(models[0]) if models else []
 
 
+def _listed(part: Any) -> list[Any]:
+    """Return what a group of parameters holds: a list, also torch's own kind of one."""
+    alone = isinstance(part, _kit[0].Parameter) or not hasattr(part, "__iter__")
+    return [part] if alone or isinstance(part, Missing) else list(part)
+
+
 def _is_parameters(part: Any) -> bool:
-    listed = part if isinstance(part, list) else [part]
-    return bool(listed) and all(isinstance(one, _kit[0].Parameter) for one in listed)
+    return all(isinstance(one, _kit[0].Parameter) for one in _listed(part))
+
+
+def _holds_some(part: Any) -> bool:
+    return bool(_listed(part))
 
 
 def _classes(kwargs: dict[str, Any]) -> int:

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.batches import Layout
-from mpcore_port.verify.synthetic import Mapped, Record, rows
+from mpcore_port.verify.synthetic import Mapped, Missing, Record, rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -418,6 +418,7 @@ class _Tuple(tuple[Any, ...]):
 def _of_item(path: Any, key: Any, error: Exception) -> BaseException:
     if isinstance(key, str):
         return _note(path, "key", [key], error)
+    key = key.__index__() if isinstance(key, Missing) and hasattr(key, "__index__") else key
     if isinstance(key, int) and 0 <= key < _MOST:
         return _note(path, "index", [f"part{i}" for i in range(key + 1)], error)
     return error
@@ -440,7 +441,13 @@ def watch(torch: Any) -> None:
 
     def getitem(self: Any, key: Any) -> Any:
         if not isinstance(key, str):
-            return item(self, key)
+            try:
+                return item(self, key)
+            except (IndexError, TypeError) as exc:
+                path = vars(self).get("_mpcore_path")
+                if path is None or not isinstance(key, Missing):
+                    raise
+                raise _of_item(path, key, exc) from None
         error = IndexError(f"a tensor has no item {key!r}")
         held = vars(self)
         if "_mpcore_path" in held:

@@ -163,9 +163,21 @@ class Stubs:
             called = _name(node)
             if says_number(held):  # start = load(path): a number by the name that it gets
                 called = f"{called}.{held}"
+            for one in self._calls_beside(node):  # a, b = check(a), check(b): each would fail
+                self.calls[one] = self._absent(one, _name(one))
             given = self._absent(node, called)
             given = f"{given}()" if given.startswith("_mpcore") else given
             self.calls[node] = _SIZE if _name(node) in ("int", "len", "round") else given
+
+    def _calls_beside(self, node: ast.Call) -> list[ast.Call]:
+        """Return the other calls of the same function in a row that is assigned."""
+        row = self.module.parents.get(node)
+        if not (
+            isinstance(row, ast.Tuple) and isinstance(self.module.parents.get(row), ast.Assign)
+        ):
+            return []
+        calls = [one for one in row.elts if isinstance(one, ast.Call) and one is not node]
+        return [one for one in calls if ast.unparse(one.func) == ast.unparse(node.func)]
 
     def _inherit(self, init: ast.Call, owner: ast.ClassDef) -> None:
         """Have a class get what it reads of its base in the place of its base's ``__init__``."""
