@@ -23,8 +23,9 @@ class Trainer:
         self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
         self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
     def write(self, seen):
-        self.check(seen["loss"])
-    def check(self, loss):
+        Trainer.check(seen["loss"])
+    @staticmethod
+    def check(loss):
         if not math.isfinite(loss.item()):
             raise FloatingPointError("the loss is not finite")
     def show(self, seen):

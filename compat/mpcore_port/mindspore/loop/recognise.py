@@ -653,7 +653,8 @@ def _may_stop(call: cst.Call, at: At, depth: int) -> bool:
     func = call.func
     name = dotted(func).rpartition(".")[2]
     own: list[Any] = list(at.names.functions.get(name, ()))
-    if own and (isinstance(func, cst.Name) or dotted(func).startswith("self.")):
+    holder = dotted(func).partition(".")[0]
+    if own and (isinstance(func, cst.Name) or holder in {"self", "cls", *at.names.classes}):
         return depth > 0 and any(_may_raise(one.body, at, depth - 1) for one in own)
     called = at.names.called(call)
     if (called or dotted(func)) in _ENDS:
