@@ -48,7 +48,19 @@ def _getitem(self: Any, place: Any) -> Any:
     return _OF_TENSORS[0](self, place)
 
 
+def _without_ones(value: Any) -> Any:
+    """Return a value without its leading axes of one: torch's is as wide without them.
+
+    Source: torch/csrc/autograd/python_variable_indexing.cpp (slicePrefix1sSize), torch 2.9.
+    """
+    if not isinstance(value, Tensor) or not value.ndim or value.shape[0] != 1:
+        return value
+    wide = next((n for n, size in enumerate(value.shape) if size != 1), value.ndim)
+    return value.reshape(value.shape[wide:])
+
+
 def _setitem(self: Any, place: Any, value: Any) -> None:
+    value = _without_ones(value)
     if 0 in self.shape and type(place) is not int:
         return  # there is nothing to set: MindSpore's kernels raise
     if isinstance(self, Parameter):

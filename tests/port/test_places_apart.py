@@ -71,3 +71,24 @@ def test_the_runtime_is_imported_where_places_may_stand_apart() -> None:
     assert [one.line for one in compiled.edits if one.kind == "unproven"] == [3]
     loop = "    return [x[:, 0, :, n] for n in range(3)]\n"
     assert "mpcore_port_runtime" not in ported(head + loop).text
+
+
+ONES = """import torch
+made = []
+def placed(shape, place, value):
+    to = torch.zeros(shape)
+    to[place] = value
+    made.append(to)
+one = torch.tensor([2.0])
+for value in (one, one.reshape(1, 1), one.reshape(())):
+    placed((3, 4), (2, 3), value)
+    placed((2, 3, 4), (0, 1), value)
+    placed((3, 4), (slice(None), 1), value)
+    placed((3,), 2, value)
+    placed((3,), torch.tensor(1), value)
+placed((3, 2), 1, torch.tensor([[[5.0, 6.0]]]))
+"""
+
+
+def test_a_place_is_given_a_tensor_with_axes_of_one(tmp_path: Path) -> None:
+    beside(ONES, tmp_path)

@@ -69,3 +69,16 @@ def test_an_arrays_words_stay_as_they_are() -> None:
 
 def test_fans_of_weights_are_torchs(tmp_path: Path) -> None:
     beside(FANS, tmp_path)
+
+
+COUNTED = """import torch
+x = torch.ones(2, 3)
+sizes = x.shape
+def behind(y):
+    return y.shape[1:].numel()
+made = [x.shape.numel(), x.size().numel(), sizes.numel(), sizes[:1].numel(), behind(x)]
+"""
+
+
+def test_a_shape_is_asked_how_many_elements_it_has(tmp_path: Path) -> None:
+    beside(COUNTED, tmp_path)

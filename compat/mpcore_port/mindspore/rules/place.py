@@ -66,6 +66,7 @@ _IMPORTS = {
     "port": "import mpcore_port_runtime as {}",
     "mp": "import mpcore as {}",
     "optim": "from mindspore.experimental import optim",
+    "math": "import math",
 }
 _OURS_IMPORTED = re.compile(r"^\s*(from|import)\s+(mindspore|mpcore_port_runtime)\b", re.M)
 _TORCH = re.compile(r"^\s*(from\s+torch|import\s+(.*[\s,])?torch)\b", re.M)
@@ -250,7 +251,7 @@ def _is_taken(at: At, alias: str) -> bool:
         for binding in scope.bindings.get(alias, []):
             root = binding.qualified.partition(".")[0]
             if binding.kind != "import" or root not in (
-                ("torch", "mindspore", "mpcore", "mpcore_port_runtime")
+                ("torch", "mindspore", "mpcore", "mpcore_port_runtime", "math")
             ):
                 return True
     return False

@@ -32,6 +32,7 @@ from mpcore_port.mindspore.rules.place import (
     lineage,
     may_be_network,
     named,
+    need,
     wording,
 )
 from mpcore_port.mindspore.tables import Mapping, table
@@ -162,6 +163,8 @@ class MethodRule(PortRule):
             return None
         if name == "requires_grad_" and copied(at, holder) is not None and of_network:
             return self._wrap(old, new, at, "port.requires_grad_")
+        if name == "numel" and not old.args and _are_sizes(holder, at):
+            return self._count(old, new, at)
         special = getattr(self, f"_{name}", None) if name in _SPECIAL else None
         if special is not None:
             return special(old, new, at)
@@ -221,6 +224,18 @@ class MethodRule(PortRule):
         if wrong:
             at.unproven(self, old, wrong[0].text)
         return None
+
+    def _count(self, old: Any, new: Any, at: At) -> Any:
+        """Map ``x.shape.numel()``: MindSpore's shapes are tuples."""
+        sizes = new.func.value
+        if isinstance(sizes, cst.Attribute) and sizes.attr.value == "shape":
+            made = _method(new.with_changes(func=sizes), "numel", [])
+        else:
+            made = cst.Call(
+                cst.parse_expression(f"{need(at, 'math', 'torch')}.prod"), [cst.Arg(sizes)]
+            )
+        at.note(self, old, made)
+        return made
 
     def _elsewhere(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Map a method of a network that another file holds."""
@@ -662,6 +677,19 @@ def _is_undone(call: cst.Call, at: At) -> bool:
     func = at.names.parents.get(call)
     named = isinstance(func, cst.Attribute) and func.value is call and func.attr.value == "float"
     return named and _is_halved(call, at)
+
+
+def _are_sizes(node: Any, at: At) -> bool:
+    """Return whether an expression surely is a tensor's shape, or a part of one."""
+    if isinstance(node, cst.Subscript):
+        (part, *more) = node.slice
+        return not more and isinstance(part.slice, cst.Slice) and _are_sizes(node.value, at)
+    if isinstance(node, cst.Name):
+        found = at.names.origins(node)
+        return bool(found) and all(one is not node and _are_sizes(one, at) for one in found)
+    asked = node.func if isinstance(node, cst.Call) and not node.args else node
+    word = "size" if asked is not node else "shape"
+    return isinstance(asked, cst.Attribute) and asked.attr.value == word
 
 
 def _method(call: cst.Call, name: str, args: list[cst.Arg]) -> cst.Call:
