@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 __all__ = [
     "addcdiv",
     "addmm",
+    "argsort",
     "as_tuple",
     "bincount",
     "calculate_gain",
@@ -55,6 +56,7 @@ __all__ = [
     "std",
     "std_mean",
     "to",
+    "topk",
     "true_places",
     "var",
     "var_mean",
@@ -311,6 +313,28 @@ def sort(
     del stable
     values, places = ops.sort(input, dim, descending)
     return values, places.astype(ms.int64)
+
+
+def topk(
+    input: Any,  # torch's name
+    k: int,
+    dim: int = -1,
+    largest: bool = True,
+    sorted: bool = True,  # torch's name
+) -> Any:
+    """Return (the ``k`` largest, int64 places): MindSpore's are int32, which join no int64."""
+    values, places = ops.topk(input, k, dim, largest, sorted)
+    return values, places.astype(ms.int64)
+
+
+def argsort(
+    input: Any,  # torch's name
+    dim: int = -1,
+    descending: bool = False,
+    stable: bool = False,
+) -> Any:
+    """Return the int64 places that sort ``input``."""
+    return sort(input, dim, descending, stable)[1]
 
 
 def roll(input: Any, shifts: Any, dims: Any = None) -> Any:  # torch's name

@@ -130,21 +130,39 @@ def torch_name(cell: Any, name: str) -> str:
 def _every(cell: Any) -> Iterator[tuple[str, Any, Any]]:
     """Yield (torch's full name, Parameter or buffer, the Cell it belongs to), each once."""
     seen = set()
-    renamed: dict[str, str] = {}
-    for path, inner in named_modules(cell):
-        inside = {
-            (f"{path}." if path else "") + name: other
-            for kind, names in _INNER.items()
-            if isinstance(inner, kind)
-            for name, other in names.items()
-        }
-        renamed |= {own: own.rpartition(".")[0] + other for own, other in inside.items()}
-        shown = renamed.get(path, path).lstrip(".")
-        dot = f"{shown}." if shown else ""
+    for path, inner in _shown(cell):
+        dot = f"{path}." if path else ""
         for name, param in _in_order(inner):
             if param is not None and id(param) not in seen:
                 seen.add(id(param))
                 yield dot + torch_name(inner, name), param, inner
+
+
+def _shown(cell: Any) -> Iterator[tuple[str, Any]]:
+    """Yield the Cell and all below it by torch's paths; what torch holds itself by its owner's."""
+    held: tuple[str, ...] = ()
+    renamed: dict[str, str] = {}
+    for path, inner in cell.cells_and_names():
+        if path and isinstance(inner, _OPTIMIZERS):
+            held = (*held, f"{path}.")
+        if f"{path}.".startswith(held or "\n"):
+            continue
+        shown = _renamed(path, renamed)
+        for kind, names in _INNER.items():
+            if isinstance(inner, kind):
+                front = f"{path}." if path else ""
+                renamed |= {
+                    front + name: (shown + other).lstrip(".") for name, other in names.items()
+                }
+        yield shown, inner
+
+
+def _renamed(path: str, renamed: dict[str, str]) -> str:
+    """Return a path, the part in front of it that has another name in torch by that."""
+    for own, other in renamed.items():
+        if path == own or path.startswith(f"{own}."):
+            return (other + path.removeprefix(own)).lstrip(".")
+    return path
 
 
 def _in_order(cell: Any) -> list[tuple[str, Any]]:
@@ -177,8 +195,8 @@ def named_parameters(
         yield from cell.named_parameters(**given | ({} if recurse else {"recurse": recurse}))
         return
     front = f"{prefix}." if prefix else ""
-    for name, param, owner in _every(cell):
-        if not _is_statistic(name) and (recurse or owner is cell):
+    for name, param, _ in _every(cell):
+        if not _is_statistic(name) and (recurse or "." not in name):
             yield front + name, param
 
 
@@ -204,7 +222,7 @@ def named_buffers(
         if _is_statistic(name):
             kept.setdefault(id(owner), []).append((name, param))
     front = f"{prefix}." if prefix else ""
-    for path, inner in named_modules(cell):
+    for path, inner in _shown(cell):
         if not recurse and inner is not cell:
             continue
         dot = f"{path}." if path else ""
@@ -252,15 +270,14 @@ def named_modules(
     Optimizers that a network holds are Cells, too; in torch they are no part of it.
     """
     _check_once(remove_duplicate and memo is None)
-    held: tuple[str, ...] = ()
     if not isinstance(cell, nn.Cell):
         yield from cell.named_modules()
         return
-    for path, inner in cell.cells_and_names():
-        if path and isinstance(inner, _OPTIMIZERS):
-            held = (*held, f"{path}.")
-        if not f"{path}.".startswith(held or "\n"):
+    before = ""
+    for path, inner in _shown(cell):
+        if inner is cell or path != before:  # a part that torch holds itself has its owner's path
             yield ".".join(part for part in (prefix, path) if part), inner
+        before = path
 
 
 def _check_once(once: bool) -> None:
@@ -322,8 +339,11 @@ def named_children(cell: Any) -> Iterator[tuple[str, Any]]:
     if not isinstance(cell, nn.Cell):
         yield from cell.named_children()
         return
-    held = cell.name_cells().items()
-    yield from ((name, one) for name, one in held if not isinstance(one, _OPTIMIZERS))
+    names = next((names for kind, names in _INNER.items() if isinstance(cell, kind)), {})
+    for name, one in cell.name_cells().items():
+        shown = names.get(name, name).lstrip(".")
+        if shown and not isinstance(one, _OPTIMIZERS):
+            yield shown, one
 
 
 def train(holder: Any, *mode: Any) -> Any:

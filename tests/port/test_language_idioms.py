@@ -357,3 +357,23 @@ made = [net.k.detach(), net.emb.weight.detach()]
 
 def test_a_part_of_a_parameter_is_started(tmp_path):
     beside(IN_PART, tmp_path)
+
+
+GENERATED = """import torch
+ids = torch.tensor([[3, 1], [0, 2]])
+scores = torch.tensor([[0.1, 0.7, 0.3], [0.9, 0.2, 0.5]])
+_, best = torch.topk(scores, k=1, dim=-1)
+made = [torch.cat((ids, best), dim=1), torch.cat([ids, scores.topk(1)[1]], 1)]
+made += [torch.where(ids > 1, ids, scores.argsort(descending=True)[:, :2])]
+made += [torch.argsort(scores, dim=0), torch.stack([ids[0], torch.argsort(ids[0])])]
+made += [scores.element_size() * scores.nelement(), ids.element_size()]
+"""
+
+
+def test_places_stand_beside_whole_numbers(tmp_path):
+    beside(GENERATED, tmp_path)
+
+
+def test_numbers_that_a_state_brings_back_are_said_to_be_others():
+    found = ported("import torch\nstate = torch.get_rng_state()\ntorch.set_rng_state(state)\n")
+    assert [one.kind for one in found.edits if "rng_state" in one.old] == ["changed"] * 2

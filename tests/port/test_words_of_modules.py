@@ -100,3 +100,54 @@ def test_what_a_cell_may_not_do_is_said(call: str) -> None:
     found = ported(f"import torch\ndef f(net, s):\n    {call}\n")
     said = [edit.reason for edit in found.edits if edit.kind == "unproven" and edit.line == 3]
     assert any("remove_duplicate is false" in reason for reason in said)
+
+
+PARTS = (
+    FILLED
+    + """
+net = nn.Sequential(
+    nn.TransformerEncoderLayer(4, 2, 8, dropout=0.0), nn.BatchNorm3d(2), nn.Linear(2, 2)
+)
+whole = {name for name, _ in net.named_parameters()}
+parts = set()
+for path, part in net.named_modules():
+    for name, _ in part.named_parameters(recurse=False):
+        parts.add(f"{path}.{name}")
+made = [len(whole), len(whole & parts), len(list(net.modules()))]
+made += [len([name for name, _ in net[0].named_children() if name.startswith("linear")])]
+made += [len([name for name, _ in net.named_buffers() if not name.endswith("tracked")])]
+"""
+)
+
+
+def test_parts_have_torchs_paths(tmp_path: Path) -> None:
+    beside(PARTS, tmp_path)
+
+
+AROUND = (
+    FILLED
+    + """
+class Around:
+    def __init__(self, optimizer):
+        self.optimizer = optimizer
+        self.param_groups = optimizer.param_groups
+    def zero_grad(self):
+        self.optimizer.zero_grad()
+    def step(self):
+        self.optimizer.step()
+net = filled(nn.Linear(3, 2))
+opt = Around(torch.optim.SGD(net.parameters(), lr=0.1))
+for turn in range(3):
+    for group in opt.param_groups:
+        group["lr"] = 0.1 / (turn + 1)
+    opt.zero_grad()
+    loss = net(torch.ones(2, 3)).pow(2).mean()
+    loss.backward()
+    opt.step()
+made = [loss, net.weight]
+"""
+)
+
+
+def test_a_class_around_an_optimizer_holds_its_groups(tmp_path: Path) -> None:
+    beside(AROUND, tmp_path)

@@ -8,7 +8,7 @@ import libcst as cst
 
 from mpcore_port.children import below
 from mpcore_port.mindspore.rules.optimizers.own_optimizers import in_own_step
-from mpcore_port.mindspore.rules.place import PortRule
+from mpcore_port.mindspore.rules.place import PortRule, has_unknown_base
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
@@ -40,10 +40,25 @@ class GroupRule(PortRule):
             or not any(_written(old))
             or any(e.line == line and e.kind == "refused" for e in at.edits)
             or in_own_step(old, at)
+            or _is_of_plain_object(old, at)
         ):
             return None
         call = at.refuse(self, old.body[0], self.reason)
         return new.with_changes(body=[cst.Expr(cst.Call(call))])
+
+
+def _is_of_plain_object(line: cst.SimpleStatementLine, at: At) -> bool:
+    """Return whether a line gives ``self`` an attribute of that name, and it is no optimizer.
+
+    A class around an optimizer holds its groups: ``self.param_groups = optimizer.param_groups``.
+    """
+    small, owner = line.body[0], at.names.enclosing(line, cst.ClassDef)
+    if len(line.body) > 1 or not isinstance(small, cst.Assign):
+        return False
+    if owner is None or has_unknown_base(owner, at):
+        return False
+    named = all(code_of(target.target) == "self.param_groups" for target in small.targets)
+    return named and not any("Optimizer" in base for base in at.names.bases(owner))
 
 
 def _written(line: cst.SimpleStatementLine) -> Iterator[bool]:
