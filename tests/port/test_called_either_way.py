@@ -5,12 +5,13 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ports import FILLED, TARGET, beside, loaded
 
 from mpcore_port.engine import port_tree
 from mpcore_port.source import walk
 from mpcore_port.targets import Options
 from mpcore_port_runtime import torch_nn
+
+from .ports import FILLED, TARGET, beside, loaded
 
 PARTS = (
     FILLED

@@ -5,11 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
-from ports import FILLED, TARGET, ported
 
 from mpcore_port.engine import port_tree
 from mpcore_port.source import walk
 from mpcore_port.targets import Options
+
+from .ports import FILLED, TARGET, ported
 
 KEPT = """import torch
 def keep(model, scaler, path):

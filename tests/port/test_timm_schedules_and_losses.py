@@ -41,6 +41,19 @@ def test_settings_make_timms_schedule(given, epochs, wanted):
     np.testing.assert_allclose(moved, wanted, rtol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["CosineLRScheduler", "TanhLRScheduler"])
+def test_old_names_of_turns_are_taken(name):
+    """Scripts of timm 0.4.12 say ``t_mul`` and ``decay_rate``; they raised TypeError."""
+    new = getattr(port.timm, name)(optimizer(), 3, cycle_mul=2.0, cycle_decay=0.5, cycle_limit=2)
+    old = getattr(port.timm, name)(optimizer(), 3, t_mul=2.0, decay_rate=0.5, cycle_limit=2)
+    assert [new._get_lr(t) for t in range(12)] == [old._get_lr(t) for t in range(12)]
+    endless = getattr(port.timm, name)(optimizer(), 3, t_mul=1.0)
+    assert endless._get_lr(4) == endless._get_lr(1) != new._get_lr(10)  # as in 0.4: no limit
+    assert endless.get_cycle_length() == 3
+    with pytest.raises(NotImplementedError, match="cycle_decay"):
+        getattr(port.timm, name)(optimizer(), 3, decay_rate=0.5, lr_min=0.1)
+
+
 class _Halved(port.timm.Scheduler):
     def __init__(self, optimizer):
         super().__init__(optimizer, param_group_field="lr", noise_range_t=None, initialize=True)

@@ -163,7 +163,7 @@ class _Cycles(_Warmed):
     t_initial: int
     lr_min: float
 
-    def _turns(self, mul: float, decay: float, limit: int) -> None:
+    def _turns(self, mul: float, decay: float, limit: float) -> None:
         if self.t_initial <= 0 or self.lr_min < 0:
             msg = f"`t_initial` must be > 0 and `lr_min` >= 0, got {self.t_initial}, {self.lr_min}"
             raise AssertionError(msg)
@@ -192,7 +192,7 @@ class _Cycles(_Warmed):
 
     def get_cycle_length(self, cycles: int = 0) -> int:
         """Return how long so many turns take."""
-        cycles = max(1, cycles or self.cycle_limit)
+        cycles = max(1, cycles or (1 if self.cycle_limit == math.inf else int(self.cycle_limit)))
         if self.cycle_mul == 1.0:
             whole = self.t_initial * cycles
         else:
@@ -201,8 +201,30 @@ class _Cycles(_Warmed):
         return whole + self.warmup_t if self.warmup_prefix else whole
 
 
+def _by_old_names(
+    mul: float,
+    decay: float,
+    limit: int | None,
+    t_mul: float | None,
+    decay_rate: float | None,
+    lr_min: float,
+) -> tuple[float, float, float]:
+    """Return what turns are made of; by timm 0.4.12's names they end only where it is said.
+
+    Raises:
+        NotImplementedError: the lowest rate decays too, as it did in timm 0.4.
+    """
+    if t_mul is None and decay_rate is None:
+        return mul, decay, 1 if limit is None else limit
+    if decay_rate not in (None, 1) and lr_min:
+        msg = "`decay_rate` beside an `lr_min` lowers both in timm 0.4: give `cycle_decay`"
+        raise NotImplementedError(msg)
+    mul, decay = (mul if t_mul is None else t_mul), (decay if decay_rate is None else decay_rate)
+    return mul, decay, limit or math.inf
+
+
 class CosineLRScheduler(_Cycles):
-    """timm.scheduler.CosineLRScheduler."""
+    """timm.scheduler.CosineLRScheduler; ``t_mul`` and ``decay_rate`` are timm 0.4's names."""
 
     def __init__(
         self,
@@ -211,7 +233,7 @@ class CosineLRScheduler(_Cycles):
         lr_min: float = 0.0,
         cycle_mul: float = 1.0,
         cycle_decay: float = 1.0,
-        cycle_limit: int = 1,
+        cycle_limit: int | None = None,
         warmup_t: int = 0,
         warmup_lr_init: float = 0.0,
         warmup_prefix: bool = False,
@@ -222,11 +244,14 @@ class CosineLRScheduler(_Cycles):
         noise_seed: int = 42,
         k_decay: float = 1.0,
         initialize: bool = True,
+        *,
+        t_mul: float | None = None,
+        decay_rate: float | None = None,
     ) -> None:
         noise = (noise_range_t, "normal", noise_pct, noise_std, noise_seed)
         super().__init__(optimizer, "lr", t_in_epochs, *noise, initialize)
         self.t_initial, self.lr_min, self.k_decay = t_initial, lr_min, k_decay
-        self._turns(cycle_mul, cycle_decay, cycle_limit)
+        self._turns(*_by_old_names(cycle_mul, cycle_decay, cycle_limit, t_mul, decay_rate, lr_min))
         self._begin(warmup_t, warmup_lr_init, warmup_prefix)
 
     def _height(self, done: float, length: float) -> float:
@@ -268,7 +293,10 @@ class PolyLRScheduler(_Cycles):
 
 
 class TanhLRScheduler(_Cycles):
-    """timm.scheduler.TanhLRScheduler; without a prefix the warmup ends at the curve's rate."""
+    """timm.scheduler.TanhLRScheduler; without a prefix the warmup ends at the curve's rate.
+
+    ``t_mul`` and ``decay_rate`` are timm 0.4's names.
+    """
 
     def __init__(
         self,
@@ -279,7 +307,7 @@ class TanhLRScheduler(_Cycles):
         lr_min: float = 0.0,
         cycle_mul: float = 1.0,
         cycle_decay: float = 1.0,
-        cycle_limit: int = 1,
+        cycle_limit: int | None = None,
         warmup_t: int = 0,
         warmup_lr_init: float = 0.0,
         warmup_prefix: bool = False,
@@ -289,6 +317,9 @@ class TanhLRScheduler(_Cycles):
         noise_std: float = 1.0,
         noise_seed: int = 42,
         initialize: bool = True,
+        *,
+        t_mul: float | None = None,
+        decay_rate: float | None = None,
     ) -> None:
         noise = (noise_range_t, "normal", noise_pct, noise_std, noise_seed)
         super().__init__(optimizer, "lr", t_in_epochs, *noise, initialize)
@@ -296,7 +327,7 @@ class TanhLRScheduler(_Cycles):
             msg = f"`lb` must be below `ub`, got {lb}, {ub}"
             raise AssertionError(msg)
         self.t_initial, self.lr_min, self.lb, self.ub = t_initial, lr_min, lb, ub
-        self._turns(cycle_mul, cycle_decay, cycle_limit)
+        self._turns(*_by_old_names(cycle_mul, cycle_decay, cycle_limit, t_mul, decay_rate, lr_min))
         self._begin(warmup_t, warmup_lr_init, warmup_prefix)
 
     def _goals(self) -> list[float]:
