@@ -17,6 +17,7 @@ __all__ = [
     "joined",
     "norm",
     "split",
+    "stacked",
     "total",
     "unbind",
     "vector_norm",
@@ -58,14 +59,28 @@ def joined(tensors: Any, dim: int = 0, axis: int | None = None) -> Any:
     """
     every = list(tensors)
     kept = [one for one in every if tuple(one.shape) != (0,)]
+    dtype = _widest(every)
+    if not kept:
+        return every[0].astype(dtype)
+    return mint.cat([one.astype(dtype) for one in kept], dim if axis is None else axis)
+
+
+def stacked(tensors: Any, dim: int = 0, axis: int | None = None) -> Any:
+    """Return torch.stack of tensors of several dtypes: the widest one counts.
+
+    Source: ``stack`` in torch/_refs/__init__.py, torch 2.13.0.
+    """
+    every = list(tensors)
+    dtype = _widest(every)
+    return ops.stack([one.astype(dtype) for one in every], dim if axis is None else axis)
+
+
+def _widest(every: Any) -> Any:
     dtypes = {one.dtype for one in every}
     floats = [dtype for dtype in _FLOATS if dtype in dtypes]
     if len(floats) == 2 and floats[1] is ms.bfloat16:
         floats = [ms.float32]
-    dtype = (floats or [dtype for dtype in _WHOLE if dtype in dtypes] or [every[0].dtype])[-1]
-    if not kept:
-        return every[0].astype(dtype)
-    return mint.cat([one.astype(dtype) for one in kept], dim if axis is None else axis)
+    return (floats or [dtype for dtype in _WHOLE if dtype in dtypes] or [every[0].dtype])[-1]
 
 
 def _place(find: Any, input: Any, dim: Any, keepdim: bool) -> Any:

@@ -16,7 +16,7 @@ from mpcore_port.scan import arguments
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["WholeRule", "is_whole"]
+__all__ = ["WholeRule", "is_real", "is_whole"]
 
 _DEPTH = 8
 _REAL = frozenset(
@@ -43,7 +43,6 @@ _SAME = frozenset(
 _LIKE = ("full_like", "ones_like", "zeros_like")
 _WIDTHS = ("int16", "int32", "int64", "int", "long", "short")
 _KEPT = (cst.Add, cst.FloorDivide, cst.Modulo, cst.Multiply, cst.Subtract)
-_WIDER = "torch takes the wider dtype; MindSpore's function wants one for all"
 
 
 class WholeRule(PortRule):
@@ -56,8 +55,6 @@ class WholeRule(PortRule):
     def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Write ``.float()`` behind what one function, or method, of real numbers is given."""
         module, _, name = (at.names.called(old) or "").rpartition(".")
-        if module == "torch" and name in ("cat", "stack", "concat") and old.args:
-            return self._joined(old, at)
         if module == "torch" and name in _REAL and len(old.args) == 1 and not old.args[0].star:
             if not is_whole(old.args[0].value, at):
                 return None
@@ -76,16 +73,6 @@ class WholeRule(PortRule):
             return None
         at.note(self, old, made)
         return made
-
-    def _joined(self, old: cst.Call, at: At) -> None:
-        """Say that a list has whole numbers beside others, which torch joins."""
-        several = old.args[0].value
-        if not isinstance(several, (cst.List, cst.Tuple)) or len(several.elements) < 2:
-            return
-        parts = [is_whole(one.value, at) for one in several.elements]
-        floats = [_is_real(one.value, at) for one in several.elements]
-        if any(parts) and any(floats):
-            at.unproven(self, old, _WIDER)
 
 
 def _floats(node: Any) -> cst.Call:
@@ -171,7 +158,7 @@ def _has_float(node: Any) -> bool:
     return any(map(_has_float, node.children))
 
 
-def _is_real(node: Any, at: At) -> bool:
+def is_real(node: Any, at: At) -> bool:
     """Return whether an expression surely is a tensor of float32."""
     return any(_gives_real(one, at) for one in at.names.origins(node))
 

@@ -1,0 +1,54 @@
+"""Labels beside boxes in one row: torch joins whole numbers and others as the widest dtype."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from .ports import beside, ported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+ROWS = """import torch
+
+made = []
+
+
+def rows(target):
+    boxes, labels = target["boxes"], target["labels"]
+    return torch.cat((boxes, labels.unsqueeze(-1)), 1)
+
+
+def scored(boxes, idx):
+    return torch.stack([boxes[:, 0], idx])
+
+
+found = {"boxes": torch.ones(3, 4), "labels": torch.arange(3)}
+made += [rows(found), scored(found["boxes"] / 2, found["labels"])]
+counts = torch.arange(3)
+made += [torch.cat([counts, counts.float() / 2]), torch.cat((counts[:, None], found["boxes"]), dim=1)]
+"""
+
+
+def test_labels_are_joined_with_boxes(tmp_path: Path) -> None:
+    found = beside(ROWS, tmp_path)
+    assert "port.joined((boxes, labels.unsqueeze(-1)), 1)" in found.text
+    assert not [edit for edit in found.edits if "dtype" in edit.reason and edit.kind != "exact"]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "torch.cat((x, skip), 1)",
+        "torch.cat((cls_token, x), 1)",
+        "torch.cat([a_idx, b_idx])",
+        "torch.cat([boxes, labels.float()])",
+        "torch.stack([x, skip])",
+    ],
+)
+def test_what_is_of_one_kind_takes_mindspores_own(line: str) -> None:
+    names = "x, skip, cls_token, a_idx, b_idx, boxes, labels"
+    found = ported(f"import torch\ndef f({names}):\n    return {line}\n")
+    assert "port." not in found.text
