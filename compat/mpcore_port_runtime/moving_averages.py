@@ -7,17 +7,27 @@ with what these gave.
 from __future__ import annotations
 
 import copy
+import logging
 from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from mindspore import Tensor, nn
 
+from mpcore_port_runtime.files import load
 from mpcore_port_runtime.in_place import put
-from mpcore_port_runtime.modules import evaluate, live_state_dict, requires_grad_, state_dict
+from mpcore_port_runtime.modules import (
+    evaluate,
+    live_state_dict,
+    load_state_dict,
+    requires_grad_,
+    state_dict,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+_LOGGER = logging.getLogger(__name__)
 
 __all__ = [
     "ExponentialMovingAverage",
@@ -47,13 +57,30 @@ def _moved(average: Any, model: Any, move: Callable[[Any, Any], Any]) -> None:
 
 
 class ModelEma:
-    """timm.utils.ModelEma: a copy of a network, ``ema``, whose state is an average."""
+    """timm.utils.ModelEma: a copy of a network, ``ema``, whose state is an average.
 
-    def __init__(self, model: Any, decay: float = 0.9999, device: Any = "") -> None:
+    ``resume`` names a file that ``port.save`` wrote, with the average as "state_dict_ema".
+    """
+
+    def __init__(
+        self, model: Any, decay: float = 0.9999, device: Any = "", resume: Any = ""
+    ) -> None:
         self.device = device
         self.ema = requires_grad_(evaluate(copy.deepcopy(model)), requires_grad=False)
         self.decay = decay
         self.ema_has_module = hasattr(self.ema, "module")
+        if resume:
+            self._load_checkpoint(resume)
+
+    def _load_checkpoint(self, checkpoint_path: Any) -> None:
+        found = load(checkpoint_path)
+        if "state_dict_ema" not in found:
+            _LOGGER.warning("Failed to find state_dict_ema, starting from loaded model weights")
+            return
+        held = found["state_dict_ema"].items()
+        front = "module." if self.ema_has_module else ""
+        named = {k if k.startswith("module") else f"{front}{k}": v for k, v in held}
+        load_state_dict(self.ema, named)
 
     def update(self, model: Any) -> None:
         """Move the average by a share of 1 - decay to the state of ``model``."""

@@ -265,13 +265,47 @@ def test_an_engine_of_timms_pieces_gives_torchs_numbers(tmp_path):
         np.testing.assert_allclose(own, plain, rtol=1e-5, atol=1e-6)
 
 
-def test_a_resumed_average_is_refused_by_its_line():
-    script = "from timm.utils import ModelEma\ndef go(net, path):\n"
-    found = ported(f"import torch\n{script}    return ModelEma(net, resume=path)\n")
-    assert found.status == "runs unless line 4 is reached"
-
-
 def test_what_has_no_equal_is_refused_beside_what_has_one():
     script = "import torch\nfrom timm.data import Mixup, create_parser\n{}\n"
     assert ported(script.format("mix = Mixup(num_classes=3)")).said.kind == "runs"
     assert ported(script.format("loader = create_parser(1)")).status == "does not run"
+
+
+RESUMED = """import io
+import torch
+from torch import nn
+from timm.utils import ModelEma, get_state_dict
+
+made = []
+net = nn.Linear(2, 3)
+for p in net.parameters():
+    p.data.copy_(torch.linspace(-1, 1, p.numel()).view(p.shape))
+first = ModelEma(net, decay=0.5, device="cpu", resume="")
+for p in net.parameters():
+    p.data.mul_(3.0)
+first.update(net)
+
+
+def load_average(average, checkpoint):
+    file = io.BytesIO()
+    torch.save(checkpoint, file)
+    file.seek(0)
+    average._load_checkpoint(file)
+
+
+second = ModelEma(nn.Linear(2, 3), decay=0.5)
+load_average(second, {"state_dict_ema": get_state_dict(first)})
+made += [v for v in second.ema.state_dict().values()]
+torch.save({"state_dict_ema": get_state_dict(first)}, "PATH")
+third = ModelEma(nn.Linear(2, 3), decay=0.5, device="", resume="PATH")
+made += [v for v in third.ema.state_dict().values()]
+"""
+
+
+def test_averages_are_resumed_from_checkpoints(tmp_path):
+    script = RESUMED.replace("PATH", str(tmp_path / "average.pth"))
+    found = ported(script)
+    made = loaded(found.text, tmp_path)["made"]
+    line = np.linspace(-1, 1, 6, dtype=np.float32).reshape(3, 2) * 2
+    for held in (made[0], made[2]):
+        np.testing.assert_allclose(held.asnumpy(), line, rtol=1e-6)
