@@ -75,6 +75,7 @@ from mpcore_port_runtime.schedules import *  # noqa: F403
 from mpcore_port_runtime.sequences import *  # noqa: F403
 from mpcore_port_runtime.settings import *  # noqa: F403
 from mpcore_port_runtime.starts import *  # noqa: F403
+from mpcore_port_runtime.streams import *  # noqa: F403
 from mpcore_port_runtime.strides import *  # noqa: F403
 from mpcore_port_runtime.tensorboard import *  # noqa: F403
 from mpcore_port_runtime.training import *  # noqa: F403
