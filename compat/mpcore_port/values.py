@@ -84,6 +84,7 @@ _OTHERS = (
     (re.compile(r"timm\.(\w+\.)+(resample_abs_pos_embed|resize_pos_embed|drop_path)$"), "tensor"),
     (re.compile(r"einops\.layers\.torch\."), "module"),
     (re.compile(r"einops\.(rearrange|reduce|repeat)$"), "tensor"),
+    (re.compile(r"einops_exts\.check_shape$"), "tensor"),
     (re.compile(r"horovod\.torch\.(allreduce|allgather|broadcast)_?$"), "tensor"),
     (re.compile(r"horovod\.torch\.(\w+_)?(rank|size|built|object)$"), "neutral"),
 )

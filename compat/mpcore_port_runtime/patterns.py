@@ -7,13 +7,28 @@ from __future__ import annotations
 
 import math
 import re
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
 from mindspore import nn, ops
 
-__all__ = ["Rearrange", "Reduce", "pack", "rearrange", "reduce", "repeat", "unpack"]
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+__all__ = [
+    "Rearrange",
+    "Reduce",
+    "check_shape",
+    "pack",
+    "rearrange",
+    "rearrange_many",
+    "reduce",
+    "reduce_many",
+    "repeat",
+    "repeat_many",
+    "unpack",
+]
 
 _TOKEN = re.compile(r"\.\.\.|[A-Za-z_]\w*|\d+|[()]")
 _SUMS = {"mean": ops.mean, "sum": ops.sum, "max": ops.amax, "min": ops.amin, "prod": ops.prod}
@@ -221,3 +236,28 @@ class Reduce(nn.Cell):  # type: ignore[misc]
     def construct(self, x: Any) -> Any:
         """Reduce ``x``."""
         return reduce(x, self.pattern, self.reduction, **self.axes_lengths)
+
+
+def check_shape(tensor: Any, pattern: str, **axes_lengths: int) -> Any:
+    """Return einops_exts.check_shape: the tensor, if it is what the pattern says.
+
+    Source: einops_exts 0.0.4 ``einops_exts.py``, as of the three behind it.
+    """
+    return rearrange(tensor, f"{pattern} -> {pattern}", **axes_lengths)
+
+
+def rearrange_many(tensors: Any, pattern: str, **axes_lengths: int) -> Iterator[Any]:
+    """Return einops_exts.rearrange_many: ``rearrange`` of each."""
+    return (rearrange(tensor, pattern, **axes_lengths) for tensor in tensors)
+
+
+def reduce_many(
+    tensors: Any, pattern: str, reduction: Any, **axes_lengths: int
+) -> Iterator[Any]:
+    """Return einops_exts.reduce_many: ``reduce`` of each."""
+    return (reduce(tensor, pattern, reduction, **axes_lengths) for tensor in tensors)
+
+
+def repeat_many(tensors: Any, pattern: str, **axes_lengths: int) -> Iterator[Any]:
+    """Return einops_exts.repeat_many: ``repeat`` of each."""
+    return (repeat(tensor, pattern, **axes_lengths) for tensor in tensors)
