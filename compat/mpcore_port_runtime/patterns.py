@@ -251,9 +251,7 @@ def rearrange_many(tensors: Any, pattern: str, **axes_lengths: int) -> Iterator[
     return (rearrange(tensor, pattern, **axes_lengths) for tensor in tensors)
 
 
-def reduce_many(
-    tensors: Any, pattern: str, reduction: Any, **axes_lengths: int
-) -> Iterator[Any]:
+def reduce_many(tensors: Any, pattern: str, reduction: Any, **axes_lengths: int) -> Iterator[Any]:
     """Return einops_exts.reduce_many: ``reduce`` of each."""
     return (reduce(tensor, pattern, reduction, **axes_lengths) for tensor in tensors)
 

@@ -28,7 +28,8 @@ def scored(boxes, idx):
 found = {"boxes": torch.ones(3, 4), "labels": torch.arange(3)}
 made += [rows(found), scored(found["boxes"] / 2, found["labels"])]
 counts = torch.arange(3)
-made += [torch.cat([counts, counts.float() / 2]), torch.cat((counts[:, None], found["boxes"]), dim=1)]
+made.append(torch.cat([counts, counts.float() / 2]))
+made.append(torch.cat((counts[:, None], found["boxes"]), dim=1))
 """
 
 

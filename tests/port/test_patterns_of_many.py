@@ -33,6 +33,6 @@ def test_patterns_of_several_tensors(tmp_path):
 
 
 def test_a_shape_that_is_another_raises(tmp_path):
-    found = ported(SPLIT.replace("c n\", h=2).sum", "c n\", h=3).sum"))
+    found = ported(SPLIT.replace('c n", h=2).sum', 'c n", h=3).sum'))
     with pytest.raises(ValueError, match="einops"):
         compare(BY_HAND, found.text, tmp_path)
