@@ -118,8 +118,10 @@ _OFF: ContextVar[tuple[bool, ...]] = ContextVar("off", default=())
 
 
 def as_tuple(value: Any) -> tuple[int, ...]:
-    """Return a shape as a tuple; a number is a shape of one axis."""
-    return (value,) if isinstance(value, int) else tuple(value)
+    """Return a shape as a tuple; a number is a shape of one axis, and may be a tensor of none."""
+    if isinstance(value, int) or (isinstance(value, Tensor) and not value.ndim):
+        return (int(value),)
+    return tuple(int(one) if isinstance(one, Tensor) else one for one in value)
 
 
 def repeat(value: Any, repeats: Any) -> Any:

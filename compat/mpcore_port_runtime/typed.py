@@ -105,7 +105,8 @@ def dot(value: Any, other: Any) -> Any:
 
 def new_full(value: Any, size: Any, fill_value: Any, dtype: Any = None) -> Any:
     """Return a tensor of one number, of the dtype of ``value`` where none is given."""
-    return ops.full(tuple(size), fill_value, dtype=value.dtype if dtype is None else dtype)
+    shape = tuple(int(one) if isinstance(one, Tensor) else one for one in size)
+    return ops.full(shape, fill_value, dtype=value.dtype if dtype is None else dtype)
 
 
 def index(value: Any) -> Any:

@@ -286,6 +286,7 @@ IDIOMS: dict[str, tuple[int, str, str, str]] = {
         "FSDP",
     ),
     "Event": (6, "import torch\nstart = torch.cuda.Event(enable_timing=True)\n", "", "Event"),
+    "Stream": (4, "import torch\nstream = torch.cuda.Stream()\n", "", ""),
 }
 
 _LISTS = {
