@@ -200,6 +200,8 @@ def _of_project(found: Sequence[Scanned], folder: Path | None = None) -> Scan:
     if folder is not None:
         beside = {entry.stem for entry in folder.iterdir() if entry.suffix in (".py", "")}
         beside |= own_above((one.source.text for one in found), folder)
+    # `import torch` is torch, whatever lies in `utils/torch.py` or `examples/torch`
+    modules, beside = modules - {"torch"}, beside - {"torch"}
     whole = joined(one.scan for one in found)
     return replace(whole, modules=frozenset(modules), beside=frozenset(beside - modules))
 
