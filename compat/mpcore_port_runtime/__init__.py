@@ -15,6 +15,7 @@ from mpcore_port_runtime import layer_paddings as layer_paddings
 from mpcore_port_runtime import lr_scheduler as lr_scheduler
 from mpcore_port_runtime import metrics as metrics
 from mpcore_port_runtime import networks as networks
+from mpcore_port_runtime import of_nothing as of_nothing
 from mpcore_port_runtime import others as others
 from mpcore_port_runtime import patterns as patterns
 from mpcore_port_runtime import pictures as pictures
