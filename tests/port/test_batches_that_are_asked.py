@@ -346,3 +346,23 @@ for x in loader:
 def test_calls_in_a_row_are_left_out_together(tmp_path: Path) -> None:
     line = extract(CHECKED, tmp_path, [3]).body.splitlines()[2]
     assert line == "a, b = _mpcore_missing('check')(), _mpcore_missing('check')"
+
+
+DECAYS = """import torch
+def run(loader, model, optimizer, lr_schedule, wd_schedule):
+    for i, (x, y) in enumerate(loader):
+        for group in optimizer.param_groups:
+            group["lr"] = lr_schedule[i]
+            group["weight_decay"] = wd_schedule[i]
+        loss = torch.nn.functional.mse_loss(model(x.cuda()), y.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_a_decay_that_a_schedule_which_is_not_there_sets_is_a_number(tmp_path: Path) -> None:
+    done = verified(DECAYS, tmp_path, ("float32",))
+    assert done.passed, done.lines()

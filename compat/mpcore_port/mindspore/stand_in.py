@@ -175,6 +175,8 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
     runtime.interpolate = _of_numbers(runtime.interpolate)  # type: ignore[attr-defined]
     for made in filter(_is_optimizer, vars(runtime).values()):
         made.__init__ = _with_numbers(made.__init__)
+    for made in {optim.Optimizer, *_with_calls(runtime)}:
+        made.__call__ = _with_groups(made.__call__)
     training = runtime.training
     modules = sys.modules[f"{runtime.__name__}.modules"]  # a function has that name, too
     for name in (*modules.__all__, "zero_grad", "step"):
@@ -232,6 +234,32 @@ def _with_numbers(original: Any) -> Any:
         original(optimizer, groups, *map(number_like, args), **numbers_in(kwargs))
 
     return begin
+
+
+def _with_calls(runtime: ModuleType) -> list[Any]:
+    """Return the optimizers of ports that say for themselves what a call does."""
+    kinds = [
+        base for made in filter(_is_optimizer, vars(runtime).values()) for base in made.__mro__
+    ]
+    return [one for one in kinds if _is_optimizer(one) and "__call__" in vars(one)]
+
+
+def _with_groups(original: Any) -> Any:
+    """Have an optimizer take rates and decays that a script has set by hand for numbers."""
+
+    @functools.wraps(original)
+    def call(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
+        for group in optimizer.param_groups:
+            group.update(
+                {key: number_like(value) for key, value in group.items() if _is_set(value)}
+            )
+        return original(optimizer, *args, **kwargs)
+
+    return call
+
+
+def _is_set(value: Any) -> bool:
+    return isinstance(value, StandIn)
 
 
 def _plain_first(original: Any, name: str) -> Any:
