@@ -64,6 +64,7 @@ from mpcore_port.mindspore.rules.optimizers.wrappers import WrapperRule
 from mpcore_port.mindspore.rules.tidy import TidyRule
 from mpcore_port.mindspore.rules.values.apart import ApartRule
 from mpcore_port.mindspore.rules.values.attributes import AttributeRule, RangeRule
+from mpcore_port.mindspore.rules.values.bytes_of import BytesRule
 from mpcore_port.mindspore.rules.values.indexes import EmptyRule, IndexRule
 from mpcore_port.mindspore.rules.values.joined import JoinedRule
 from mpcore_port.mindspore.rules.values.kept_names import AliasOfDataRule
@@ -151,6 +152,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         SameKindRule(),
         StrideRule(),
         TakenRule(),
+        BytesRule(),
         WholeRule(),
     ]
     return [
