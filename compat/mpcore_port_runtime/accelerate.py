@@ -32,7 +32,7 @@ from mpcore_port_runtime.device import device, get_world_size
 from mpcore_port_runtime.files import save as save_file
 from mpcore_port_runtime.modules import load_state_dict
 from mpcore_port_runtime.modules import state_dict as state_of
-from mpcore_port_runtime.rates import LRScheduler
+from mpcore_port_runtime.rates import LRScheduler, has_groups
 from mpcore_port_runtime.recorded import is_recorded
 from mpcore_port_runtime.regions import autocast
 from mpcore_port_runtime.training import (
@@ -302,7 +302,7 @@ class Accelerator:
     def _first(self, one: Any) -> Any:
         if isinstance(one, (DataLoader, PreparedLoader)):
             return self.prepare_data_loader(one)
-        if isinstance(one, AcceleratedOptimizer) or hasattr(one, "param_groups"):
+        if isinstance(one, AcceleratedOptimizer) or has_groups(one):
             return self.prepare_optimizer(one)
         return self.prepare_model(one) if isinstance(one, nn.Cell) else one
 

@@ -17,7 +17,7 @@ from mpcore_port_runtime.in_place import put
 from mpcore_port_runtime.instances import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from mpcore_port_runtime.overridden import own_first, start_training
 from mpcore_port_runtime.own_optimizers import OwnOptimizer
-from mpcore_port_runtime.rates import set_lr
+from mpcore_port_runtime.rates import has_groups, set_lr
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -372,7 +372,7 @@ def state_dict(
     """Return what ``load_state_dict`` takes: of a Cell by torch's names, else by its own."""
     if isinstance(holder, OwnOptimizer):
         return holder.state_dict()
-    if hasattr(holder, "param_groups"):
+    if has_groups(holder):
         return _optimizer_state(holder)
     if isinstance(holder, nn.Cell):
         found = {
@@ -436,7 +436,7 @@ def load_state_dict(
     """
     if isinstance(holder, OwnOptimizer):
         holder.load_state_dict(state_dict)
-    elif hasattr(holder, "param_groups"):
+    elif has_groups(holder):
         _load_optimizer(holder, state_dict)
     elif isinstance(holder, nn.Cell):
         if assign:

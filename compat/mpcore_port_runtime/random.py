@@ -29,12 +29,17 @@ class Generator:
     """A stream of its own, by numpy; the numbers differ from those of torch.Generator."""
 
     def __init__(self) -> None:
-        self.stream = np.random.default_rng(0)
+        self.manual_seed(0)
 
     def manual_seed(self, seed: int) -> Generator:
-        """Begin anew; return itself."""
-        self.stream = np.random.default_rng(seed)
+        """Begin anew by any whole number; return itself."""
+        self._seed = int(seed) % 2**64
+        self.stream = np.random.default_rng(self._seed)
         return self
+
+    def initial_seed(self) -> int:
+        """Return the seed that it began from, in [0, 2**64)."""
+        return self._seed
 
 
 _TORCHS_SEED = 67280421310721
@@ -107,9 +112,21 @@ def randint(
     shape = as_tuple(size)
     if generator is not None:
         made = Tensor(generator.stream.integers(low, high, shape))
-    else:
+    elif low >= -(2**31) and high < 2**31 and high - low < 2**31:
         made = ops.randint(low, high, shape).astype(ms.int64)
+    else:
+        made = _wide(low, high, shape)
     return made if dtype is None else made.astype(dtype)
+
+
+def _wide(low: int, high: int, shape: tuple[int, ...]) -> Any:
+    """Return numbers in [low, high) of more than 31 bits, of three draws each.
+
+    A number's chance is off by less than 2**-28 of itself.
+    """
+    draws = [ops.randint(0, 2**31 - 1, shape).asnumpy().astype(object) for _ in range(3)]
+    made = sum(draw * 2 ** (31 * place) for place, draw in enumerate(draws)) % (high - low) + low
+    return Tensor(np.asarray(made, dtype=np.int64))
 
 
 def randperm(n: int, *, dtype: Any = None, generator: Generator | None = None) -> Any:

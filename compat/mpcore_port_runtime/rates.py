@@ -72,6 +72,12 @@ class Group(dict):  # type: ignore[type-arg]  # of everything
         return [self[key] for key in self]
 
 
+def has_groups(holder: Any) -> bool:
+    """Return whether an object is an optimizer: a network may have a method of that name."""
+    groups = getattr(holder, "param_groups", None)
+    return groups is not None and not callable(groups)
+
+
 def rate_of(group: Any) -> float:
     """Return the learning rate of a group: what was set, not what float32 made of it."""
     if isinstance(group, Group):

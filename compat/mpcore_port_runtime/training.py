@@ -23,6 +23,7 @@ from mpcore.scaling.transition import LossScale, LossScaleState, advance, initia
 from mpcore_mindspore.shims import guarded, is_grad_enabled
 from mpcore_port_runtime import recorded
 from mpcore_port_runtime.loss_bases import reduction_of
+from mpcore_port_runtime.rates import has_groups
 from mpcore_port_runtime.reached import is_without, not_reached
 from mpcore_port_runtime.second_order import followed
 from mpcore_port_runtime.wanted import wanted
@@ -326,7 +327,7 @@ def _check_plain(create_graph: bool) -> None:
 def _parameters_of(parts: Iterable[Any]) -> list[Any]:
     found: dict[int, Any] = {}
     for part in parts:
-        if hasattr(part, "param_groups"):
+        if has_groups(part):
             every = (param for group in part.param_groups for param in group["params"])
             found |= {id(param): param for param in every if param.requires_grad}
         elif isinstance(part, nn.Cell):
@@ -596,7 +597,7 @@ def zero_grad(holder: Any, set_to_none: bool = True) -> None:
         holder.zero_grad(*(() if set_to_none else (set_to_none,)))
         return
     else:
-        is_optimizer = hasattr(holder, "param_groups")
+        is_optimizer = has_groups(holder)
         params = holder.parameters if is_optimizer else holder.trainable_params()
     for param in params:
         known = getattr(param, "grad", None)

@@ -333,3 +333,34 @@ def test_settings_that_are_known_when_it_runs(
     else:
         with pytest.raises(error):
             loaded(found.text, tmp_path)
+
+
+GROUPED = """import torch
+from torch import nn
+from accelerate import Accelerator
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+    def param_groups(self, lr):
+        return [{"params": [self.weight], "lr": lr}]
+    def forward(self, x):
+        return x @ self.weight
+made = []
+accelerator = Accelerator()
+net = Net()
+opt = torch.optim.SGD(net.param_groups(0.1), lr=0.2)
+net, opt = accelerator.prepare(net, opt)
+for _ in range(2):
+    loss = net(torch.ones(3, 2)).pow(2).mean()
+    accelerator.backward(loss)
+    opt.step()
+    opt.zero_grad()
+    made.append(loss)
+"""
+
+
+def test_a_network_may_have_a_method_that_makes_groups(tmp_path):
+    text = ported(GROUPED).text
+    made = loaded(text, tmp_path)["made"]
+    assert [round(float(one.asnumpy()), 4) for one in made] == [4.0, 1.44]

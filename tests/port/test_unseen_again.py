@@ -42,15 +42,20 @@ def test_train_of_an_object_may_be_a_method_of_its_own() -> None:
 
 SEEDS = """import torch
 seeds = torch.arange(3)
+wide = torch.tensor([-(2**62), 2**62])
 torch.manual_seed(seeds[1])
+torch.manual_seed(wide[0])
+torch.manual_seed(int(wide[1]))
+torch.manual_seed(-3)
 torch.manual_seed(7)
-made = []
+own = torch.Generator().manual_seed(int(wide[0]))
+made = [own.initial_seed() == 2**64 - 2**62]
 """
 
 
-def test_a_seed_may_be_an_entry_of_a_tensor(tmp_path: Path) -> None:
+def test_a_seed_may_be_an_entry_of_a_tensor_and_any_whole_number(tmp_path: Path) -> None:
     text = beside(SEEDS, tmp_path).text
-    assert "ms.set_seed(int(seeds[1]))" in text
+    assert "ms.set_seed(int(seeds[1]) % 2**32)" in text
     assert "ms.set_seed(7)" in text
 
 
@@ -129,3 +134,29 @@ def fit(net, loader, limit):
 
 def test_a_branch_that_clips_alone_rounds_nothing() -> None:
     assert not [one for one in ported(CLIPPED).edits if "16 bits" in one.effect]
+
+
+STORED = """import torch.distributed as dist
+def join():
+    if not dist.is_initialized():
+        dist.init_process_group(world_size=1, rank=0, store=dist.HashStore())
+join()
+made = []
+"""
+
+
+def test_a_store_of_processes_goes_with_the_call_that_asks_it(tmp_path: Path) -> None:
+    assert "port.init_process_group()" in beside(STORED, tmp_path).text
+
+
+WIDE = """import torch
+torch.manual_seed(0)
+drawn = torch.randint(-2**63, 2**63 - 1, (64,))
+one = torch.randint(0, 2**40, ())
+made = [int((drawn < 0).any()), int((drawn > 2**40).any()), len(one.shape)]
+made += [bool(0 <= int(one) < 2**40), torch.randint(3, (2,)).shape[0]]
+"""
+
+
+def test_whole_numbers_are_drawn_from_wide_ranges(tmp_path: Path) -> None:
+    beside(WIDE, tmp_path)

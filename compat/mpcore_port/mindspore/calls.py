@@ -343,6 +343,10 @@ def _stands_alone(row: Mapping, name: str) -> bool:
     return True
 
 
+_DRAWN = (cst.Call, cst.Subscript, cst.UnaryOperation)
+"""What a seed may be that is a tensor's entry, negative, or wider than 32 bits."""
+
+
 def _with_arguments(row: Mapping, call: cst.Call, bound: _Bound) -> cst.Call:
     named = {id(arg): name for name, arg in bound.given.items()}
     args: list[cst.Arg] = []
@@ -363,8 +367,8 @@ def _with_arguments(row: Mapping, call: cst.Call, bound: _Bound) -> cst.Call:
             arg = arg.with_changes(value=_changed(row.change[name], name, arg.value))
         if name in row.as_float:
             arg = arg.with_changes(value=_as_float(arg.value))
-        if name in row.as_int and isinstance(arg.value, cst.Subscript):
-            arg = arg.with_changes(value=expression(f"int({code_of(arg.value)})"))
+        if name in row.as_int and isinstance(arg.value, _DRAWN):
+            arg = arg.with_changes(value=expression(f"int({code_of(arg.value)}) % 2**32"))
         if name in row.as_tuple and isinstance(arg.value, cst.List):
             arg = arg.with_changes(value=_as_tuple(arg.value))
         keyword = row.keywords.get(name, name)

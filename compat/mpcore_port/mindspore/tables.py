@@ -57,7 +57,7 @@ class Mapping:
         set: arguments that are always written.
         set_if: arguments that are written beside another one.
         change: code an argument becomes.
-        as_int: arguments that MindSpore wants as Python's number; torch takes an entry of a tensor.
+        as_int: seeds: MindSpore wants Python's number below 2**32; torch takes any, and a tensor's.
         as_float: arguments that MindSpore wants as a float; torch takes a whole number too.
         native_floats: the same, of MindSpore's own function where it stands for the runtime's.
         as_tuple: arguments that MindSpore wants as a tuple; torch takes a list too.

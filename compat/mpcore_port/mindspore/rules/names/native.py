@@ -39,6 +39,8 @@ _PACKED = re.compile(
     r"\b(pack_padded_sequence|pack_sequence|PackedSequence)\b|\b(weight|bias)_[ih]h_l|all_weights\b"
 )
 """What MindSpore's recurrent layers do not take, and names that their Parameters have not."""
+_WIDE = re.compile(r"\*\*|<<|\d{10}|\b(iinfo|maxsize|pow)\b")
+"""Bounds that may be wider than int32, which MindSpore's draws are on a CPU."""
 _RANDOM = {"randn", "rand", "randperm", "randint"}
 _FILLED = {"zeros", "ones"}
 _ADAM = {"weight_decay", "amsgrad", "maximize"}
@@ -275,6 +277,8 @@ class NativeRule(PortRule):
     def _random(self, name: str, old: cst.Call, at: At) -> Any:
         ops = need(at, "ops")
         plain = [arg for arg in old.args if not arg.keyword]
+        if name == "randint" and any(_WIDE.search(code_of(arg.value)) for arg in plain):
+            return None
         if name == "randint" and len(plain) == 2 and len(old.args) == 2:
             high, size = (code_of(arg.value) for arg in plain)
             return cst.parse_expression(f"{ops}.randint(0, {high}, {size})")
