@@ -62,8 +62,15 @@ def above(parent: Any, name: str) -> Callable[..., Any]:
 
 
 def start_training(cell: Any) -> Any:
-    """Put a Cell into training mode as one that was just made is: no ``train`` of its own runs."""
-    return _SET_TRAIN(cell)
+    """Put a Cell into training mode as one that was just made is: no ``train`` of its own runs.
+
+    What it holds, and was put into a mode before, stays in that: ``Sequential(*net.children())``.
+    """
+    cell._phase = "train"
+    for _, inner in cell.cells_and_names():
+        if inner is cell or "training" not in inner.get_flags():
+            inner.add_flags(training=True)
+    return cell
 
 
 class own_train:  # noqa: N801  # a decorator

@@ -126,7 +126,7 @@ def test_what_is_handed_no_gradients_does_not_matter(call):
         "import numpy as np\nseen = []\nfrom gradient_helpers import looked_at\n"
         "scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1)\n"
     )
-    assert "train_step(" in ported(HEAD + head + LOOP.format(call)).text
+    assert "value_and_grad(" in ported(HEAD + head + LOOP.format(call)).text
 
 
 STARS = {

@@ -56,9 +56,10 @@ def test_a_layer_still_is_one() -> None:
     assert ".float()" not in found.text
 
 
-def test_lists_of_several_dtypes_are_named() -> None:
-    found = ported(HEAD + "t = torch.cat([torch.zeros(2), torch.arange(2)])\nmade.append(t)\n")
-    assert [edit.line for edit in found.edits if edit.kind == "unproven"] == [7]
+def test_lists_of_several_dtypes_are_joined_as_the_widest(tmp_path: object) -> None:
+    script = HEAD + "t = torch.cat([torch.zeros(2), torch.arange(2)])\nmade.append(t)\n"
+    found = beside(script, tmp_path)  # type: ignore[arg-type]
+    assert "port.joined(" in found.text
     plain = ported(HEAD + "t = torch.cat([torch.ones(2), x[0]])\nmade.append(t)\n")
     assert not [edit for edit in plain.edits if edit.kind == "unproven"]
 

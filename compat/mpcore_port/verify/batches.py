@@ -10,7 +10,7 @@ from mpcore_port.verify.fields_of_batches import fields_read, handed_on
 from mpcore_port.verify.module import Module, StepError, target_names
 from mpcore_port.verify.roles import LOSS, NETWORK
 
-__all__ = ["Layout", "layout_of", "moves", "taken_apart_at"]
+__all__ = ["Layout", "has_devices", "layout_of", "moves", "taken_apart_at"]
 
 _TARGET = re.compile(
     r"(y|yb|ys|t|targets?|labels?|lbls?|gt|truth|classes|answers?)(_?batch|s)?|"
@@ -116,6 +116,11 @@ def layout_of(module: Module, loop: ast.AST, target: ast.expr) -> Layout:
     if found is None and _is_mapped(module, loop, name, 3):
         return Layout("dict", ("x",))
     return found or Layout("alone", (name,))
+
+
+def has_devices(module: Module) -> bool:
+    """Return whether a script speaks of a device: one that does not runs where it is."""
+    return _MOVES.search(module.text) is not None
 
 
 def moves(module: Module, loop: ast.AST) -> bool:

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.bases import BY_NAME
-from mpcore_port.verify.batches import Layout, layout_of, moves
+from mpcore_port.verify.batches import Layout, has_devices, layout_of, moves
 from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.context import CALLED, NEVER, context
 from mpcore_port.verify.guess import Guess, guess_call
@@ -211,7 +211,7 @@ def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) 
     layouts = tuple(layout_of(module, loop, target) for target in needs.targets)
     if guess.layout is not None:
         layouts = (guess.layout,)
-    placed = not moves(module, loop)
+    placed = has_devices(module) and not moves(module, loop)
     layouts = tuple(replace(layout, placed=placed) for layout in layouts)
     return Step(
         "\n".join([*body, CALLED, guess.code] if guess.code else [*body, ""]),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -339,8 +340,23 @@ class Scalers:
         found = [(call, self._condition(call)) for call in self.made]
         here = self.at.names.scope(place)
         return bool(found) and all(
-            code == test and self._is_alike(read(asked), here, self.at.names.scope(call))
+            self._is_kept(test, code, call)
+            or (code == test and self._is_alike(read(asked), here, self.at.names.scope(call)))
             for call, code in found
+        )
+
+    def _is_kept(self, test: str, code: str, call: cst.Call) -> bool:
+        """Return whether ``self.on`` is what a scaler was made by: ``self.on = on``."""
+        names = self.at.names
+        owner = names.enclosing(call, cst.ClassDef)
+        if owner is None or re.fullmatch(r"self\.\w+", test) is None:
+            return False
+        home, held = names.enclosing(call, cst.FunctionDef), names.attribute(owner, test)
+        return len(held) == 1 and all(
+            one.value is not None
+            and code_of(one.value) == code
+            and names.enclosing(one.value, cst.FunctionDef) is home
+            for one in held
         )
 
     def _condition(self, call: cst.Call) -> str:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import below
 from mpcore_port.mindspore.rules.networks.overridden import has_own_mode
 from mpcore_port.mindspore.rules.place import (
     PortRule,
@@ -61,7 +62,7 @@ class ModeRule(PortRule):
             return None
         made = new
         if kind:
-            made = _trained(new, kind, at)
+            made = _trained(old, new, kind, at)
             at.note(self, old, made)
         if compiled:
             made = cst.Call(cst.parse_expression(wording(at, "port.compiled")), [cst.Arg(made)])
@@ -78,13 +79,33 @@ def _differentiates_functions(at: At) -> bool:
     return "value_and_grad(" in text or ".train_cell(" in text
 
 
-def _trained(new: cst.Call, kind: str, at: At) -> cst.Call:
+def _trained(old: cst.Call, new: cst.Call, kind: str, at: At) -> cst.Call:
     if kind == "asked for":  # of a function it would be the function's own matter
         held = cst.Call(cst.parse_expression(wording(at, "port.started")), [cst.Arg(new.func)])
         return new.with_changes(func=held)
-    if kind == "perhaps" or has_own_mode(at):
+    if kind == "perhaps" or has_own_mode(at) or _has_parts_in_a_mode(old, at):
         return cst.Call(cst.parse_expression(wording(at, "port.in_training")), [cst.Arg(new)])
     return cst.Call(cst.Attribute(new, cst.Name("set_train")))
+
+
+def _has_parts_in_a_mode(call: cst.Call, at: At) -> bool:
+    """Return whether a call takes networks that may have a mode, or its class gives them one."""
+    if any(arg.star or _is_held_network(arg.value, at) for arg in call.args):
+        return True
+    found = at.names.classes.get(code_of(call.func), ())
+    starts = (one for node in found for one in below(node) if _is_start(one))
+    return any(_GIVES_MODE.search(code_of(one)) for one in starts)
+
+
+def _is_held_network(value: cst.BaseExpression, at: At) -> bool:
+    return isinstance(value, (cst.Name, cst.Attribute)) and is_module(at, value)
+
+
+def _is_start(node: cst.CSTNode) -> bool:
+    return isinstance(node, cst.FunctionDef) and node.name.value == "__init__"
+
+
+_GIVES_MODE = re.compile(r"\.(eval|train)\(")
 
 
 def _is_layer(name: str | None) -> bool:

@@ -24,7 +24,7 @@ class Trainer:
             (_, loss), grads = grad_fn(x, y)
             grads = self.scaler.unscale(grads)
             finite = ms.amp.all_finite(grads)
-            if finite:
+            if not isinstance(self.scaler, ms.amp.DynamicLossScaler) or finite:
                 self.optimizer(grads)
             self.scaler.adjust(finite)
             return loss
