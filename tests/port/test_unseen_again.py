@@ -160,3 +160,25 @@ made += [bool(0 <= int(one) < 2**40), torch.randint(3, (2,)).shape[0]]
 
 def test_whole_numbers_are_drawn_from_wide_ranges(tmp_path: Path) -> None:
     beside(WIDE, tmp_path)
+
+
+FUSED = """import torch
+import torch.nn as nn
+from functools import partial
+try:
+    from apex.normalization import FusedLayerNorm as LayerNorm
+except ImportError:
+    LayerNorm = nn.LayerNorm
+Norm = partial(LayerNorm, eps=1e-6)
+class Block(nn.Module):
+    def __init__(self, dim, norm_layer=LayerNorm):
+        super().__init__()
+        self.first, self.last = Norm(dim), norm_layer(dim)
+    def forward(self, x):
+        return self.last(self.first(x))
+made = [Block(3)(torch.arange(6.0).reshape(2, 3).sin()), Block(3).first.eps]
+"""
+
+
+def test_apexs_layer_norm_that_is_handed_on_takes_torchs_arguments(tmp_path: Path) -> None:
+    beside(FUSED, tmp_path)

@@ -22,12 +22,20 @@ FACTORIES = frozenset(
     """.split()  # noqa: SIM905  # a list of words is read
 )
 """What ``port.torch_nn`` has a function for; each was called through a name, beside torch."""
+_OF_APEX = dict.fromkeys(
+    (
+        "apex.normalization.FusedLayerNorm",
+        "apex.normalization.fused_layer_norm.FusedLayerNorm",
+        "apex.normalization.MixedFusedLayerNorm",
+    ),
+    "torch.nn.LayerNorm",
+)
 _KINDS = ("isinstance", "issubclass")
 
 
 def maker_of(name: str) -> str:
     """Return the runtime's function with torch's arguments for a layer's full name, or ""."""
-    module, _, last = name.rpartition(".")
+    module, _, last = _OF_APEX.get(name, name).rpartition(".")
     return f"port.torch_nn.{last}" if module == "torch.nn" and last in FACTORIES else ""
 
 
