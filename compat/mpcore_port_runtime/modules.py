@@ -372,6 +372,8 @@ def state_dict(
     """Return what ``load_state_dict`` takes: of a Cell by torch's names, else by its own."""
     if isinstance(holder, OwnOptimizer):
         return holder.state_dict()
+    if isinstance(holder, ms.amp.LossScaler):
+        return _scaler_state(holder)
     if has_groups(holder):
         return _optimizer_state(holder)
     if isinstance(holder, nn.Cell):
@@ -384,6 +386,19 @@ def state_dict(
         destination.update(found)
         return cast("dict[str, Any]", destination)
     return dict(holder.state_dict(**({"prefix": prefix} if prefix else {})))
+
+
+def _scaler_state(scaler: Any) -> dict[str, Any]:
+    """Return the scale and its count, as ports in one file write them; {} of a constant one."""
+    if not isinstance(scaler, ms.amp.DynamicLossScaler):
+        return {}
+    return {"scale": scaler.scale_value.item(), "_growth_tracker": scaler.counter.item()}
+
+
+def _load_scaler(scaler: Any, state: dict[str, Any]) -> None:
+    if isinstance(scaler, ms.amp.DynamicLossScaler):
+        scaler.scale_value.set_data(Tensor(state["scale"], ms.float32))
+        scaler.counter.set_data(Tensor(state["_growth_tracker"], ms.int32))
 
 
 def _value_of(held: Any) -> Any:
@@ -436,6 +451,8 @@ def load_state_dict(
     """
     if isinstance(holder, OwnOptimizer):
         holder.load_state_dict(state_dict)
+    elif isinstance(holder, ms.amp.LossScaler):
+        _load_scaler(holder, state_dict)
     elif has_groups(holder):
         _load_optimizer(holder, state_dict)
     elif isinstance(holder, nn.Cell):

@@ -112,6 +112,69 @@ def test_what_stops_nothing_leaves_the_step_whole(tmp_path):
     assert "train_step" in text
 
 
+SEVERAL = (
+    FILLED
+    + """import math
+class Both:
+    def __init__(self):
+        self.g, self.d = filled(nn.Linear(2, 3)), filled(nn.Linear(3, 1))
+        self.og = torch.optim.Adam(self.g.parameters(), lr=0.01)
+        self.od = torch.optim.SGD(self.d.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+        self.hist = []
+    def check(self, loss, name):
+        if not torch.isfinite(loss):
+            raise RuntimeError(name)
+        self.hist.append(loss.item())
+    def run(self, zs):
+        for z in zs:
+            fake = self.g(z)
+            self.od.zero_grad()
+            d_loss = self.d(fake.detach()).mean() - self.d(torch.ones(2, 3)).mean()
+            self.scaler.scale(d_loss).backward()
+            self.check(d_loss, "d")
+            self.scaler.step(self.od)
+            self.og.zero_grad()
+            self.g_loss = -self.d(self.g(z)).mean()
+            self.scaler.scale(self.g_loss).backward()
+            self.check(self.g_loss, "g")
+            self.scaler.step(self.og)
+            self.scaler.update()
+both = Both()
+try:
+    both.run([torch.ones(2, 2), torch.full((2, 2), 0.5), torch.full((2, 2), float("nan"))])
+except RuntimeError as e:
+    made.append(len(str(e)))
+made += both.hist
+made += [both.g.weight, both.d.weight, both.scaler.get_scale()]
+class One:
+    def __init__(self):
+        self.n = filled(nn.Linear(2, 1))
+        self.o = torch.optim.SGD(self.n.parameters(), lr=0.1, momentum=0.9)
+    def step(self, x):
+        self.loss = self.n(x).pow(2).mean()
+        self.o.zero_grad()
+        self.loss.backward()
+        assert math.isfinite(self.loss.item())
+        norm = nn.utils.clip_grad_norm_(self.n.parameters(), 0.5)
+        self.o.step()
+        return norm
+one = One()
+for k in range(3):
+    made.append(one.step(torch.ones(2, 2) * k))
+    made.append(one.loss)
+made.append(one.n.weight)
+"""
+)
+
+
+def test_steps_of_several_optimizers_and_losses_of_a_field_are_taken_apart(tmp_path):
+    found = ported(SEVERAL)
+    compare(SEVERAL, found.text, tmp_path)
+    assert "apply_grads_od(grads_od)" in found.text
+    assert "self.loss, grads = grad_fn(x)" in found.text
+
+
 HOOKED = """import torch
 from elsewhere import Base
 class Trainer(Base):

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import mindspore as ms
 import pytest
 
+import mpcore_port_runtime as port
 from mpcore_port.engine import port_tree
 from mpcore_port.source import walk
 from mpcore_port.targets import Options
@@ -89,3 +91,16 @@ def train(model, loader, optimizer):
         {line}
 """
     assert ("DynamicLossScaler(" in ported(script).text) is native
+
+
+def test_a_scaler_of_mindspore_has_the_state_of_torchs() -> None:
+    scaler = ms.amp.DynamicLossScaler(8.0, 2, 3)
+    assert port.state_dict(scaler) == {"scale": 8.0, "_growth_tracker": 0}
+    scaler.adjust(ms.Tensor(True))
+    saved = port.state_dict(scaler)
+    scaler.adjust(ms.Tensor(False))
+    port.load_state_dict(scaler, saved)
+    assert port.state_dict(scaler) == saved == {"scale": 8.0, "_growth_tracker": 1}
+    port.load_state_dict(
+        ms.amp.StaticLossScaler(1.0), port.state_dict(ms.amp.StaticLossScaler(1.0))
+    )

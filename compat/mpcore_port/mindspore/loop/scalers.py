@@ -135,7 +135,8 @@ class Scalers:
             return False
         if self.at.names.call_names(node) & set(SCALERS):
             return True
-        return dotted(node) in self.texts
+        field = isinstance(node, cst.Attribute) and f"self.{node.attr.value}"
+        return dotted(node) in self.texts or field in self.texts  # trainer.scaler, of outside
 
     @property
     def handed_in(self) -> bool:
