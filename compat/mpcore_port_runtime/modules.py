@@ -347,13 +347,18 @@ def named_children(cell: Any) -> Iterator[tuple[str, Any]]:
 
 
 def train(holder: Any, *mode: Any) -> Any:
-    """Put a Cell into training mode; anything else has a ``train`` of its own."""
-    return holder.set_train(*mode) if isinstance(holder, nn.Cell) else holder.train(*mode)
+    """Put a Cell into training mode; anything else has a ``train`` of its own.
+
+    ``super()`` of a class has one where no base is a Cell, or a base in another file says how.
+    """
+    cell = isinstance(holder, nn.Cell) or not hasattr(holder, "train")
+    return holder.set_train(*mode) if cell else holder.train(*mode)
 
 
 def evaluate(holder: Any) -> Any:
     """Put a Cell into evaluation mode; anything else has an ``eval`` of its own."""
-    return holder.set_train(False) if isinstance(holder, nn.Cell) else holder.eval()
+    cell = isinstance(holder, nn.Cell) or not hasattr(holder, "eval")
+    return holder.set_train(False) if cell else holder.eval()
 
 
 @own_first

@@ -150,7 +150,7 @@ def loss(
         made.append(found)
         if found is None:
             return factor, factor
-        value = found.astype(ms.float32)
+        value = _unscaled(found).astype(ms.float32)
         unreached.update(not_reached(value, params))
         value = value.reshape(()) if value.size == 1 else value
         return value.sum() * factor, value
@@ -165,7 +165,13 @@ def loss(
         return None
     found = zip([*inputs, *params], _flat(grads), strict=True)
     left = [pair for pair in found if not is_without(*pair, unreached)]
-    return _waiting(value, _Pending([p for p, _ in left], [g for _, g in left], scale))
+    waiting = _waiting(value, _Pending([p for p, _ in left], [g for _, g in left], scale))
+    return _Scaled(made[-1].scaler, waiting) if isinstance(made[-1], _Scaled) else waiting
+
+
+def _unscaled(found: Any) -> Any:
+    """Return what a function scaled by itself: ``backward`` scales it."""
+    return found.value if isinstance(found, _Scaled) else found
 
 
 def _plain(forward: Callable[..., Any], inputs: Sequence[Any]) -> Any:
@@ -173,7 +179,7 @@ def _plain(forward: Callable[..., Any], inputs: Sequence[Any]) -> Any:
     value = _run(lambda: forward(*(one.copy() for one in inputs)), forward)
     if value is None:
         return None
-    value = value.astype(ms.float32)
+    value = _unscaled(value).astype(ms.float32)
     return value.reshape(()) if value.size == 1 else value
 
 
@@ -519,6 +525,7 @@ class _Scaled:
 
     def __init__(self, scaler: Any, value: Any) -> None:
         self.scaler, self.value = scaler, value
+        self.factor = scaler.get_scale()  # an update moves it later
 
     def backward(
         self, gradient: Any = None, retain_graph: Any = None, create_graph: bool = False
@@ -526,10 +533,18 @@ class _Scaled:
         """Add the gradients of the scaled loss to the parameters."""
         pending = getattr(self.value, "mpcore_pending", None)
         if pending is None:
-            _back(self.value, self.scaler.get_scale(), gradient, retain_graph, create_graph)
+            _back(self.value, self.factor, gradient, retain_graph, create_graph)
         else:
             _check_plain(create_graph)
-            pending.add(self.scaler.get_scale() * _weight(self.value, gradient))
+            pending.add(self.factor * _weight(self.value, gradient))
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        return getattr(self.value * self.factor, name)
+
+    def __float__(self) -> float:
+        return float(self.value * self.factor)
 
 
 def scaled_by(scaler: Any, value: Any) -> _Scaled:

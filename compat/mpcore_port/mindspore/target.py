@@ -24,6 +24,7 @@ from mpcore_port.mindspore.rules.losses.firsts import FirstRule
 from mpcore_port.mindspore.rules.losses.penalties import PenaltyRule
 from mpcore_port.mindspore.rules.losses.raising import RaisingRule
 from mpcore_port.mindspore.rules.losses.released import ReleasedRule
+from mpcore_port.mindspore.rules.losses.scaled_names import ScaledNameRule
 from mpcore_port.mindspore.rules.losses.switches import SwitchRule
 from mpcore_port.mindspore.rules.losses.training import TrainingRule
 from mpcore_port.mindspore.rules.losses.watching import WatchingRule
@@ -169,7 +170,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             WordsRule(),
         ],
         [ReleasedRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],
-        [LayerInPlaceRule(), PenaltyRule(), RaisingRule(), SharedRule()],
+        [LayerInPlaceRule(), PenaltyRule(), RaisingRule(), ScaledNameRule(), SharedRule()],
         shapes,
         [TrainingRule(), LoopRule(), SwitchRule()],
         names,

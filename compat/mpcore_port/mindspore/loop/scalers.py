@@ -147,7 +147,7 @@ class Scalers:
         """Refuse scalers that several files share: each is ported by itself."""
         own, whole = self.at.scan, self.at.project
         scaled = [sum(bool(b.scaled) for b in scan.backwards) for scan in (own, whole)]
-        if len(own.scalers) != len(whole.scalers) or scaled[0] != scaled[1]:
+        if len(own.scalers) != len(whole.scalers) or scaled[0] < scaled[1]:
             place = self.made[0] if self.made else self.at.module
             raise NotPlain(place, "several files share the scaler")
 

@@ -125,6 +125,7 @@ _OF_INPUT = (
 _PERHAPS_RUN = "another file made it: taken for a network, which runs construct"
 _FUNCTION = "torch.autograd.function.Function"
 _AMBIGUOUS = {"repeat", "std", "var", "sort", "norm", "flip", "diag", "type"}  # numpy's too
+_EITHER_BASE = "a base in another file is asked whether it is a network, or has this by itself"
 _KEPT_IN_PLACE = {"requires_grad_", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
 
 
@@ -321,6 +322,8 @@ class MethodRule(PortRule):
         if old.args and old.args[0].keyword and old.args[0].keyword.value != "mode":
             return None  # a method of something else
         said = bool(old.args) and not _is_mode(old.args[0].value, at)
+        if _is_of_unknown_base(old, at):
+            return self._of_base(old, new, at, "port.train")
         said = said or _may_be_no_network(old, at)
         if said or runs_training(old.func.value, at):  # type: ignore[attr-defined]
             return self._wrap(old, new, at, "port.train")
@@ -331,10 +334,19 @@ class MethodRule(PortRule):
     def _eval(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         if old.args or (not _is_call_of_object(old) and not _is_in_network(old, at)):
             return None
+        if _is_of_unknown_base(old, at):
+            return self._of_base(old, new, at, "port.evaluate")
         if runs_training(old.func.value, at) or _may_be_no_network(old, at):  # type: ignore[attr-defined]
             return self._wrap(old, new, at, "port.evaluate")
         made = _method(new, "set_train", [cst.Arg(cst.Name("False"))])
         at.note(self, old, made)
+        return made
+
+    def _of_base(self, old: Any, new: Any, at: At, function: str) -> Any:
+        """Ask the base when it runs: a network has a mode, anything else a method of its own."""
+        asked = cst.parse_expression(wording(at, function))
+        made = cst.Call(asked, [cst.Arg(new.func.value), *new.args])
+        at.unproven(self, old, _EITHER_BASE, made)
         return made
 
     def _forward(self, old: cst.Call, new: cst.Call, at: At) -> Any:
@@ -701,6 +713,12 @@ def _is_call_of_object(call: cst.Call) -> bool:
     """Return whether the method is called on a value, not on ``super()``."""
     holder = call.func.value  # type: ignore[attr-defined]
     return not (isinstance(holder, cst.Call) and code_of(holder.func) == "super")
+
+
+def _is_of_unknown_base(call: cst.Call, at: At) -> bool:
+    """Return whether ``super()`` may be no network: a base of the class is of another file."""
+    owner = at.names.enclosing(call, cst.ClassDef)
+    return not _is_call_of_object(call) and owner is not None and has_unknown_base(owner, at)
 
 
 def _is_in_network(node: Any, at: At) -> bool:
