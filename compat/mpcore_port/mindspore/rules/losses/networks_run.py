@@ -107,11 +107,13 @@ class NetworksRun:
         if not re.fullmatch(r"self\.\w+", text):
             return text
         calls = [c for node in nodes for c in calls_in(node) if dotted(c.func).startswith(text)]
-        if not calls or not all(self._in_branch(call, nodes) for call in calls):
+        if calls and not all(self._in_branch(call, nodes) for call in calls):
             return text
-        owner = self.names.enclosing(calls[0], cst.ClassDef)
-        given = [b.value for b in self.names.attribute(owner, text) if b.value is not None]
-        if any(self.names.enclosing(value, cst.If) is None for value in given):
+        owner = self.names.enclosing(calls[0] if calls else nodes[0], cst.ClassDef)
+        bound = self.names.attribute(owner, text) if owner is not None else ()
+        given = [b.value for b in bound if b.value is not None]
+        always = any(self.names.enclosing(value, cst.If) is None for value in given)
+        if always or not (calls or given):  # another of its methods runs it
             return text
         return f'getattr(self, "{text.removeprefix("self.")}", None)'
 

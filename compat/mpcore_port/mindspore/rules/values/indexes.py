@@ -13,7 +13,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["EmptyRule", "IndexRule", "is_number"]
+__all__ = ["EmptyRule", "IndexRule", "is_array", "is_number"]
 
 _ARRAYS = frozenset(
     """
@@ -70,7 +70,7 @@ class IndexRule(PortRule):
                 places = cst.parse_expression(wording(at, f"port.places({code_of(index.value)})"))
                 element = element.with_changes(slice=index.with_changes(value=places))
                 changed = True
-            elif value is not None and _is_array(value, at):
+            elif value is not None and is_array(value, at):
                 element = element.with_changes(slice=index.with_changes(value=_listed(index.value)))
                 changed = True
             elif value is not None and (made := self._number(old, value, index.value, at)):
@@ -86,7 +86,7 @@ class IndexRule(PortRule):
                     element = element.with_changes(slice=index.with_changes(**bounds))
                     changed, reason = True, why
             elements.append(element)
-        if not changed or _is_array(old.value, at) or at.values.kind(old.value) == "neutral":
+        if not changed or is_array(old.value, at) or at.values.kind(old.value) == "neutral":
             return None
         made = new.with_changes(slice=elements)
         at.note(self, old, made, reason=reason)
@@ -162,7 +162,7 @@ def is_number(node: Any, at: At, depth: int = _DEPTH, every: bool = False) -> bo
     if isinstance(node, cst.Subscript):
         index: Any = node.slice[0].slice
         one = len(node.slice) == 1 and isinstance(index, cst.Index)
-        return one and not _is_array(index.value, at) and _is_array(node.value, at)
+        return one and not is_array(index.value, at) and is_array(node.value, at)
     return isinstance(node, cst.Call) and _counts(node, at)
 
 
@@ -172,15 +172,13 @@ def _counts(node: cst.Call, at: At) -> bool:
         return False
     module, _, last = (at.names.called(node) or "").partition(".")
     if module == "numpy":
-        alone = (
-            last not in _OF_EACH or not _is_array(node.args[0].value, at) if node.args else False
-        )
+        alone = last not in _OF_EACH or not is_array(node.args[0].value, at) if node.args else False
         named = any(arg.keyword is not None and arg.keyword.value == "size" for arg in node.args)
         drawn = last in _SIZED and not named and len(node.args) < _SIZED[last]
         return drawn or (last in _NUMBERS and len(node.args) == 1 and alone)
     if module or not isinstance(node.func, cst.Attribute) or node.args:
         return False
-    return node.func.attr.value in _OF_ARRAYS and _is_array(node.func.value, at)
+    return node.func.attr.value in _OF_ARRAYS and is_array(node.func.value, at)
 
 
 def _gives(loop: Any, name: Any, at: At) -> bool:
@@ -201,7 +199,7 @@ def _gives(loop: Any, name: Any, at: At) -> bool:
         if not 0 <= place < len(iterated.args):
             return False
         iterated = iterated.args[place].value
-    return code_of(target) == code_of(name) and _is_array(iterated, at)
+    return code_of(target) == code_of(name) and is_array(iterated, at)
 
 
 def _place(target: cst.Tuple, name: Any) -> int:
@@ -247,7 +245,7 @@ def _may_be_mask(node: Any, held: Any, at: At) -> bool:
     """Return whether an index may be truths of a tensor: by what it is, or by its name."""
     if _is_mask(node, at):
         return True
-    if _is_array(held, at) or at.values.kind(held) == "neutral":
+    if is_array(held, at) or at.values.kind(held) == "neutral":
         return False
     if isinstance(node, cst.UnaryOperation):
         return isinstance(node.operator, cst.BitInvert)
@@ -358,10 +356,10 @@ def _are_places(node: Any, at: At) -> bool:
 def _may_be_array(node: Any, at: At) -> bool:
     """Return whether a name is an array of numpy on some way to it."""
     origins = at.names.origins(node) if isinstance(node, cst.Name) else ()
-    return any(one is not node and _is_array(one, at) for one in origins)
+    return any(one is not node and is_array(one, at) for one in origins)
 
 
-def _is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
+def is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
     """Return whether an expression surely is an array of numpy."""
     if depth == 0:
         return False
@@ -370,15 +368,15 @@ def _is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
         return (
             bool(origins)
             and _is_followed(node, at)
-            and all(one is not node and _is_array(one, at, depth - 1) for one in origins)
+            and all(one is not node and is_array(one, at, depth - 1) for one in origins)
         )
     if isinstance(node, cst.BinaryOperation):
-        return _is_array(node.left, at, depth - 1) or _is_array(node.right, at, depth - 1)
+        return is_array(node.left, at, depth - 1) or is_array(node.right, at, depth - 1)
     if isinstance(node, cst.Subscript) and at.names.qualified(node.value) in _ROWS:
         return True
     if isinstance(node, cst.Subscript):
         # A part, or a number of numpy's.
-        return _are_places(node.value, at) or _is_array(node.value, at, depth - 1)
+        return _are_places(node.value, at) or is_array(node.value, at, depth - 1)
     if not isinstance(node, cst.Call):
         return False
     module, _, last = (at.names.called(node) or "").partition(".")
@@ -387,6 +385,8 @@ def _is_array(node: Any, at: At, depth: int = _DEPTH) -> bool:
         return last in _ARRAYS or (last in _SIZED and (named or len(node.args) >= _SIZED[last]))
     if isinstance(node.func, cst.Attribute) and node.func.attr.value == "numpy":
         return not node.args  # of a tensor: an array, or a number of numpy's
+    if isinstance(node.func, cst.Attribute) and node.func.attr.value == "astype":
+        return True  # torch's tensors have none
     if isinstance(node.func, cst.Attribute) and node.func.attr.value in _SAME:
-        return _is_array(node.func.value, at, depth - 1)
+        return is_array(node.func.value, at, depth - 1)
     return False

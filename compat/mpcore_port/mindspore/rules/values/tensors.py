@@ -35,6 +35,7 @@ from mpcore_port.mindspore.rules.place import (
     need,
     wording,
 )
+from mpcore_port.mindspore.rules.values.indexes import is_array
 from mpcore_port.mindspore.tables import Mapping, table
 from mpcore_port.names import code_of
 from mpcore_port.torch_names import EXPORTS
@@ -259,6 +260,8 @@ class MethodRule(PortRule):
         if code_of(holder) == "self" or (name == "relu" and old.args):
             return False  # a network's part: ``net.relu(x)``; a tensor's takes nothing
         if name in _AMBIGUOUS and not any(q.startswith("torch") for q, _ in at.names.imports):
+            return False
+        if name in _AMBIGUOUS and is_array(holder, at):
             return False
         owned = any(text == f"self.{name}" for _, text in at.names._attributes)
         return not (owned and is_module(at, holder))

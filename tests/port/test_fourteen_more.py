@@ -1,4 +1,4 @@
-"""Scaled losses that have a name, beside torch; ``super()`` of bases that are no networks."""
+"""What fourteen scripts at first sight showed: scaled losses with names, losses perhaps there."""
 
 from __future__ import annotations
 
@@ -71,3 +71,52 @@ def test_a_base_that_is_no_network_has_its_own_train(tmp_path: Path) -> None:
     text = ported(BASED).text
     assert "port.train(super())" in text
     assert "port.evaluate(super())" in text
+
+
+PERHAPS = (
+    FILLED
+    + NET
+    + """
+class Trainer:
+    def __init__(self, model, images=None):
+        self.images, self.model = images, model
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=8.0)
+        if self.images is not None:
+            self.pearson = nn.MSELoss()
+    def train_step(self, x):
+        loss = self.model(x).mean()
+        if self.images is not None:
+            loss = loss + self.pearson(self.model(x), self.images)
+        return loss
+    def post_train_step(self):
+        self.scaler.unscale_(self.optimizer)
+    def train(self, data):
+        for x in data:
+            self.optimizer.zero_grad()
+            loss = self.train_step(x)
+            self.scaler.scale(loss).backward()
+            self.post_train_step()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+            made.append(loss.item())
+for images in (None, torch.ones(2, 2)):
+    Trainer(filled(Net()), images).train([torch.ones(2, 3), torch.full((2, 3), 0.5)])
+"""
+)
+
+
+def test_a_loss_that_one_setting_alone_makes_may_not_be_there(tmp_path: Path) -> None:
+    beside(PERHAPS, tmp_path)
+
+
+ARRAYS = """import numpy as np
+import torch
+mask = (np.arange(3.0).reshape(1, 3) > 0.5).astype("f4")
+wide = mask.repeat(4, 0)
+made = [torch.from_numpy(wide), torch.ones(1, 2).repeat(3, 1), float(mask.std())]
+"""
+
+
+def test_arrays_are_repeated_as_numpy_does(tmp_path: Path) -> None:
+    beside(ARRAYS, tmp_path)
