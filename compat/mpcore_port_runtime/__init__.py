@@ -85,5 +85,5 @@ from mpcore_port_runtime.typed import *  # noqa: F403
 from mpcore_port_runtime.wanted import *  # noqa: F403
 from mpcore_port_runtime.warmed_averages import *  # noqa: F403
 
-VERSION = 22
+VERSION = 23
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""
