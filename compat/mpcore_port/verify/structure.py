@@ -320,16 +320,25 @@ def _tracked(node: ast.expr, path: tuple[int, ...], held: dict[str, Any]) -> Any
     return made
 
 
-class _Dict(dict[str, Any]):
+class _Looked(dict[str, Any]):
+    _mpcore_path: tuple[int, ...]
+
+    def __missing__(self, key: Any) -> Any:
+        error = KeyError(key)
+        raise _note(self._mpcore_path, "key", [key], error) if isinstance(key, str) else error
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        if key not in self and isinstance(key, str) and default is None:
+            _asked.maybe.append(Ask(self._mpcore_path, "key", (key,)))
+        return super().get(key, default)
+
+
+class _Dict(_Looked):
     @classmethod
     def at(cls, path: tuple[int, ...], held: dict[str, Any]) -> _Dict:
         made = cls(held)
         vars(made)["_mpcore_path"] = path
         return made
-
-    def __missing__(self, key: Any) -> Any:
-        error = KeyError(key)
-        raise _note(self._mpcore_path, "key", [key], error) if isinstance(key, str) else error
 
     def __getattr__(self, name: str) -> Any:
         error = AttributeError(f"'dict' object has no attribute {name!r}")
@@ -345,20 +354,8 @@ class _Dict(dict[str, Any]):
         _asked.mapped.append((self._mpcore_path, set(self)))
         return super().keys()
 
-    def get(self, key: Any, default: Any = None) -> Any:
-        if key not in self and isinstance(key, str) and default is None:
-            _asked.maybe.append(Ask(self._mpcore_path, "key", (key,)))
-        return super().get(key, default)
 
-
-class _Mapped(Mapped):
-    __missing__ = _Dict.__missing__
-
-    def get(self, key: Any, default: Any = None) -> Any:
-        if key not in self and isinstance(key, str) and default is None:
-            _asked.maybe.append(Ask(self._mpcore_path, "key", (key,)))
-        return super().get(key, default)
-
+class _Mapped(_Looked, Mapped):
     def to(self, *args: Any, **kwargs: Any) -> Any:
         made = super().to(*args, **kwargs)
         vars(made).update(vars(self))

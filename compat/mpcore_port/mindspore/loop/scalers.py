@@ -329,7 +329,7 @@ class Scalers:
         head = f"{need(self.at, 'ms', 'torch')}.amp.DynamicLossScaler("
         return (
             self.is_optional
-            or any(map(self._stands_for_one, self.at.names.parents))
+            or any(map(self._stands_for_one, self.at.names.by_type[cst.Name]))
             or not all(self._maker(call).startswith(head) for call in self.made)
         )
 
