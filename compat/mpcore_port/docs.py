@@ -41,10 +41,13 @@ def _tables() -> dict[str, str]:
     return {**tables, "findings": "\n".join([*head, *rows]) + "\n"}
 
 
+_KINDS = ("exact", "changed", "unproven", "refused")
+
+
 def _apis(rows: object) -> str:
     listed: list[Api] = sorted(rows, key=lambda row: row.name)  # type: ignore[call-overload]
-    counts = Counter(row.kind for row in listed)
-    said = ", ".join(f"{counts[kind]} {kind}" for kind in ("exact", "changed", "refused"))
+    counts: Counter[str] = Counter(row.kind for row in listed)
+    said = ", ".join(f"{counts[kind]} {kind}" for kind in _KINDS if counts[kind])
     lines = [
         f"{len(listed)} names: {said}.",
         "",

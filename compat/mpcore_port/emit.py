@@ -11,6 +11,7 @@ import libcst as cst
 from mpcore_port.children import children_of, paths_to
 from mpcore_port.imports import add_imports
 from mpcore_port.names import STATEMENTS
+from mpcore_port.operands import as_operand
 from mpcore_port.reading import Read, Rewritten
 from mpcore_port.refusals import checked
 from mpcore_port.rule import KEEP, At, Edit, Rule
@@ -109,7 +110,7 @@ class _Walk:
             result = self._try(rule, original_node, new)
             if result is None:
                 continue
-            new = result
+            new = as_operand(original_node, result, self.at.names.parents.get(original_node))
             self.touched.add(id(self.at.names.statement(original_node)))
             if not isinstance(new, type(original_node)):
                 break

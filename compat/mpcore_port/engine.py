@@ -375,6 +375,9 @@ def _verified(run: dict[str, Any]) -> str:
         rounds += f", with nothing in place of {', '.join(refused)}"
     losses = min(min(one["losses"]) for one in ran)
     with_what = f", with stand-ins for {', '.join(names)}" if names else ""
+    if run["step"].get("without_forward"):
+        beside = ", without what it imports" if run["step"].get("bare") else ""
+        with_what = f" that are made of weights: its forward pass was not run{beside}{with_what}"
     return f"its training step verified by {losses} losses{before}{rounds}{with_what}"
 
 

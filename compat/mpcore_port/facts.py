@@ -46,7 +46,7 @@ class Api:
 
     name: str
     to: str
-    kind: Literal["exact", "changed", "refused"] = "exact"
+    kind: Literal["exact", "changed", "unproven", "refused"] = "exact"
     reason: str = ""
     effect: str = ""
 

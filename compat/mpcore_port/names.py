@@ -461,6 +461,13 @@ class Names:
             return []
         return [arg.value for arg in given]
 
+    def is_assigned(self, node: cst.CSTNode) -> bool:
+        """Return whether a statement assigns to a node, changes it by ``+=``, or deletes it."""
+        parent = self.parents.get(node)
+        if isinstance(parent, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign)):
+            return parent.target is node
+        return isinstance(parent, cst.Del)
+
     def given(self, name: cst.Name) -> list[Binding]:
         """Return what gives a name its values, but for what changes them in place."""
         found = self.scope(name).find(name.value)

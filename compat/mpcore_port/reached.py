@@ -168,7 +168,8 @@ class Reached:
             parts = [*node.decorator_list, *arguments.defaults, *arguments.kw_defaults]
             self._parts(parts)
         elif isinstance(node, ast.ClassDef):
-            self._parts([*node.decorator_list, *node.bases, *(k.value for k in node.keywords)])
+            made = [one for one in node.bases if not isinstance(one, (ast.Name, ast.Attribute))]
+            self._parts([*node.decorator_list, *made, *(k.value for k in node.keywords)])
             self._block(node.body)
         elif isinstance(node, (ast.If, ast.While)):
             self._branch(node)
@@ -227,6 +228,7 @@ class Reached:
         if isinstance(func, ast.Name) and func.id in self._functions:
             return [self._functions[func.id]]
         if isinstance(func, ast.Name) and func.id in self._classes:
+            self._parts([*self._classes[func.id].bases])  # a refused one raises where it is made
             return self._method(func.id, "__init__")
         owner = _dotted(func.value) if isinstance(func, ast.Attribute) else ""
         method = func.attr if isinstance(func, ast.Attribute) else ""

@@ -26,6 +26,7 @@ _NEEDED = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+(torch_npu|mindspore|mpcore_port_runtime|mpcore_compat)\b", re.M
 )
 _FROM = {"mpcore_port_runtime": "mpcore", "mpcore_compat": "mpcore"}
+_MINDONE = re.compile(r"\bport_?\.transformers\.")
 _OLDS = 3  # pieces of code that a folded line names
 _AROUND = 3  # equal lines that are shown around a change
 
@@ -72,6 +73,7 @@ def needs(result: Result) -> list[str]:
     found: set[str] = set()
     for file in result.files:
         found |= {*_NEEDED.findall(file.text)} - {*_NEEDED.findall(file.source.text)}
+        found |= set() if _MINDONE.search(file.text) is None else {"mindone"}
     return sorted({_FROM.get(name, name) for name in found})
 
 

@@ -26,15 +26,20 @@ _PARTS = (
     "accelerate",
     "apex",
     "augment",
+    "boxes",
     "distributions",
     "fabric",
     "horovod",
     "inits",
+    "lightning",
     "metrics",
+    "named_schedules",
     "networks",
     "others",
     "patterns",
     "pictures",
+    "scattered",
+    "sign_and_layers",
     "timm",
     "torch_nn",
     "vision",
@@ -85,7 +90,7 @@ def surface() -> dict[str, dict[str, str]]:
         names = [name for name in _names(tree) if name not in _imported(tree)]
         if path.stem != "__init__" and names:
             found[path.stem] = {name: _meaning(tree, name) for name in names}
-    return found | {name: _of_package(name) for name in ("networks", "timm")}
+    return found | {name: _of_package(name) for name in ("lightning", "networks", "timm")}
 
 
 def _of_package(name: str) -> dict[str, str]:

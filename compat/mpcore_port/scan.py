@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "AUTOCASTS",
+    "FUNCTIONS",
     "SCALERS",
     "arguments",
     "is_clip",
@@ -29,6 +30,8 @@ __all__ = [
     "scan",
 ]
 
+FUNCTIONS = frozenset({"torch.autograd.Function", "torch.autograd.function.Function"})
+"""What classes with a backward pass of their own are made of."""
 SCALERS = {
     "torch.cuda.amp.GradScaler": (
         "init_scale",
@@ -322,7 +325,7 @@ class _Scanner:
 
     def _class(self, node: cst.ClassDef) -> None:
         bases = self.names.bases(node)
-        if bases & {"torch.autograd.Function", "torch.autograd.function.Function"}:
+        if bases & FUNCTIONS:
             self.add("functions", facts.Call, node, "torch.autograd.Function", node.name.value)
         made = [s for s in self.names.calls if self.names.called(s) in SCALERS]
         inside = [s for s in made if node in self.names.ancestors(s)]

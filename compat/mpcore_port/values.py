@@ -69,16 +69,23 @@ def vocabulary() -> dict[str, frozenset[str]]:
 
 
 _OF_TIMM = re.compile(r"timm\.(models\.)?(layers|vision_transformer)\.(\w+\.)?[A-Z]")
+_OF_LIGHTNING = re.compile(r"(pytorch_lightning|lightning)\.(\w+\.)*LightningModule$")
 
 
 def is_network_base(name: str) -> bool:
-    """Return whether a full name is surely of a class of networks: torch's, or timm's layers."""
-    return name.startswith("torch.nn.") or _OF_TIMM.match(name) is not None
+    """Return whether a full name is surely of a class of networks: torch's, timm's, Lightning's."""
+    if name.startswith("torch.nn."):
+        return True
+    return _OF_TIMM.match(name) is not None or _OF_LIGHTNING.match(name) is not None
 
 
 _OTHERS = (
     (re.compile(r"transformers\.(optimization\.)?AdamW$"), "optimizer"),
     (re.compile(r"transformers\.(optimization\.)?get_\w*schedule\w*$"), "scheduler"),
+    (re.compile(r"diffusers\.(optimization\.)?get_\w*schedule\w*$"), "scheduler"),
+    (re.compile(r"torch_scatter\.(scatter\.)?scatter(_add|_sum|_mean)?$"), "tensor"),
+    (re.compile(r"lion_pytorch\.(\w+\.)?Lion$"), "optimizer"),
+    (re.compile(r"torchvision\.ops\.(boxes\.)?(\w*nms|\w*box\w*|sigmoid_focal_loss)$"), "tensor"),
     (re.compile(r"timm\.loss\."), "module"),
     (_OF_TIMM, "module"),
     (re.compile(r"timm\.(\w+\.)+(resample_abs_pos_embed|resize_pos_embed|drop_path)$"), "tensor"),

@@ -11,6 +11,7 @@ accelerate 1.15.0.
 from __future__ import annotations
 
 import gc
+import importlib.util
 import logging
 import os
 import random
@@ -60,7 +61,10 @@ __all__ = [
     "gather",
     "gather_object",
     "get_logger",
+    "has_package",
+    "release_memory",
     "set_seed",
+    "tqdm",
 ]
 
 
@@ -844,6 +848,29 @@ def gather(tensor: Any) -> Any:
 
 
 gather_object = gather
+
+
+def tqdm(*args: Any, main_process_only: bool = True, **kwargs: Any) -> Any:
+    """Return tqdm's bar, which the one process shows."""
+    del main_process_only
+    if args and isinstance(args[0], bool):
+        msg = "`main_process_only` must be given by its name"
+        raise ValueError(msg)
+    return importlib.import_module("tqdm.auto").tqdm(*args, **kwargs)
+
+
+def release_memory(*objects: Any) -> list[Any]:
+    """Return None for each of them; a list that is given alone is emptied in place."""
+    one = objects[0] if len(objects) == 1 else None
+    held = one if isinstance(one, list) else list(objects)
+    held[:] = [None] * len(held)
+    gc.collect()
+    return held
+
+
+def has_package(*names: str) -> bool:
+    """Return whether one of these packages is installed."""
+    return any(importlib.util.find_spec(name) is not None for name in names)
 
 
 class _Logger(logging.LoggerAdapter):  # type: ignore[type-arg]

@@ -11,6 +11,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor, mint, ops
 
+from mpcore_port_runtime.rarer_functions import bitwise_not
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -40,6 +42,24 @@ def _with_numpys(compare: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any
 
 Tensor.__eq__ = _with_numpys(Tensor.__eq__)
 Tensor.__ne__ = _with_numpys(Tensor.__ne__)
+
+
+_invert = Tensor.__invert__
+
+
+def _inverted(self: Any) -> Any:
+    """Return ``~x``: of whole numbers -1 - x, which MindSpore takes for truths."""
+    return _invert(self) if self.dtype == ms.bool_ else bitwise_not(self)
+
+
+def _shifted(shift: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """Return ``x << n`` and ``x >> n``, which MindSpore has as functions alone."""
+    return lambda self, other: shift(self, other)
+
+
+Tensor.__invert__ = _inverted
+Tensor.__lshift__ = _shifted(ops.bitwise_left_shift)
+Tensor.__rshift__ = _shifted(ops.bitwise_right_shift)
 
 
 def _of_truths(extreme: Callable[..., Any]) -> Callable[..., Any]:

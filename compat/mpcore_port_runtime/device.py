@@ -13,6 +13,7 @@ from mindspore import nn, ops
 
 from mpcore.errors import BackendError
 from mpcore_port_runtime.in_place import put
+from mpcore_port_runtime.process_groups import Done
 
 __all__ = [
     "DataParallel",
@@ -75,16 +76,33 @@ def _say_as_torchrun() -> None:
 _say_as_torchrun()
 
 
-class Device:
+class device:  # noqa: N801, torch's name of it
     """What a script asks a device for; moves to it mean nothing, all tensors are on one.
+
+    MindSpore itself is set by ``ms.set_device``. A class as torch's is: scripts ask
+    ``isinstance(where, torch.device)``.
+
+    Args:
+        name: a device, its number, or its name as torch or MindSpore writes it.
+        index: number of the device, where the name says none.
 
     Attributes:
         type: ``"cpu"`` or ``"npu"``.
         index: number of the device, or None.
     """
 
-    def __init__(self, name: str, index: int | None) -> None:
-        self.type, self.index = name, index
+    type: str
+    index: int | None
+
+    def __init__(self, name: Any = "cpu", index: int | None = None) -> None:
+        if isinstance(name, device):
+            self.type, self.index = name.type, name.index
+        elif isinstance(name, int):
+            self.type, self.index = "npu", name
+        else:
+            kind, _, number = str(name).partition(":")
+            self.type = "cpu" if kind == "cpu" else "npu"
+            self.index = int(number) if number else index
 
     def __str__(self) -> str:
         """Return torch's way of writing it."""
@@ -92,7 +110,7 @@ class Device:
 
     def __eq__(self, other: object) -> bool:
         """Return whether both are of one kind, and no two numbers: one without is any."""
-        if not isinstance(other, Device) or self.type != other.type:
+        if not isinstance(other, device) or self.type != other.type:
             return False
         return self.index is None or other.index is None or self.index == other.index
 
@@ -101,23 +119,13 @@ class Device:
         return hash(self.type)
 
 
-def device(name: Any = "cpu", index: int | None = None) -> Device:
-    """Return a description of a device; MindSpore itself is set by ``ms.set_device``."""
-    if isinstance(name, Device):
-        return name
-    if isinstance(name, int):
-        return Device("npu", name)
-    kind, _, number = str(name).partition(":")
-    return Device("cpu" if kind == "cpu" else "npu", int(number) if number else index)
-
-
 def device_of(holder: Any) -> Any:
     """Return where a tensor lies, the one device of a process; of others their own ``device``."""
     if not isinstance(holder, ms.Tensor):
         return holder.device
     if ms.get_context("device_target") == "CPU":
-        return Device("cpu", None)
-    return Device("npu", int(ms.get_context("device_id")))
+        return device("cpu")
+    return device("npu", int(ms.get_context("device_id")))
 
 
 def is_available() -> bool:
@@ -252,9 +260,9 @@ class Event:
         return True
 
 
-def accelerator() -> Device:
+def accelerator() -> device:
     """Return the Ascend device of this process."""
-    return Device("npu", None)
+    return device("npu")
 
 
 def spawn(
@@ -301,16 +309,18 @@ def is_initialized() -> bool:
     return _joined()
 
 
-def destroy_process_group() -> None:
+def destroy_process_group(group: Any = None) -> None:
     """Leave the other processes."""
+    del group
     if _joined():
         from mindspore.communication import release
 
         release()
 
 
-def get_rank() -> int:
-    """Return the number of this process, from 0."""
+def get_rank(group: Any = None) -> int:
+    """Return the number of this process, from 0; the only group is that of all."""
+    del group
     if not _joined():
         return 0
     from mindspore.communication import get_rank as rank
@@ -318,8 +328,9 @@ def get_rank() -> int:
     return int(rank())
 
 
-def get_world_size() -> int:
-    """Return the number of processes."""
+def get_world_size(group: Any = None) -> int:
+    """Return the number of processes; the only group is that of all."""
+    del group
     if not _joined():
         return 1
     from mindspore.communication import get_group_size
@@ -327,19 +338,28 @@ def get_world_size() -> int:
     return int(get_group_size())
 
 
-def barrier() -> None:
-    """Wait for all processes."""
+def barrier(group: Any = None, async_op: bool = False, device_ids: Any = None) -> Done | None:
+    """Wait for all processes, which are the only group; each has one device."""
+    del group, device_ids
     if _joined():
         from mindspore import ops
 
         ops.Barrier()()
+    return Done() if async_op else None
 
 
-def all_reduce(tensor: Any, op: str = "sum") -> None:
+def all_reduce(
+    tensor: Any, op: str = "sum", group: Any = None, async_op: bool = False
+) -> Done | None:
     """Give ``tensor`` the sum, mean, product, maximum or minimum over processes, in place."""
+    del group
+    if get_world_size() > 1:
+        _reduce(tensor, op)
+    return Done() if async_op else None
+
+
+def _reduce(tensor: Any, op: str) -> None:
     ranks = get_world_size()
-    if ranks == 1:
-        return
     from mindspore import ops
 
     kinds = {"sum": ops.ReduceOp.SUM, "mean": ops.ReduceOp.SUM}
@@ -348,12 +368,19 @@ def all_reduce(tensor: Any, op: str = "sum") -> None:
     tensor.copy_(made / ranks if op == "mean" else made)
 
 
-def all_gather(tensor_list: list[Any], tensor: Any) -> None:
+def all_gather(
+    tensor_list: list[Any], tensor: Any, group: Any = None, async_op: bool = False
+) -> Done | None:
     """Give the tensors of the list the values of all processes, in place; of one its own."""
-    ranks = get_world_size()
-    if ranks == 1:
+    del group
+    if get_world_size() == 1:
         put(tensor_list[0], tensor)
-        return
+    else:
+        _gather(tensor_list, tensor)
+    return Done() if async_op else None
+
+
+def _gather(tensor_list: list[Any], tensor: Any) -> None:
     from mindspore import ops
 
     parts = ops.AllGather()(tensor.reshape((1, -1)))  # one row a process
@@ -361,8 +388,9 @@ def all_gather(tensor_list: list[Any], tensor: Any) -> None:
         put(held, parts[place].reshape(held.shape))
 
 
-def all_gather_object(object_list: list[Any], obj: Any) -> None:
+def all_gather_object(object_list: list[Any], obj: Any, group: Any = None) -> None:
     """Give the list the objects of all processes, in place; of one process its own."""
+    del group
     ranks = get_world_size()
     if ranks > 1:
         msg = f"all_gather_object was not run in {ranks} processes: gather tensors"
@@ -370,12 +398,13 @@ def all_gather_object(object_list: list[Any], obj: Any) -> None:
     object_list[0] = obj
 
 
-def gathered(tensor: Any) -> tuple[Any, ...]:
+def gathered(tensor: Any, group: Any = None) -> tuple[Any, ...]:
     """Return the tensors of all processes, through which gradients go; of one its own.
 
     Raises:
         BackendError: there are several.
     """
+    del group
     ranks = get_world_size()
     if ranks > 1:
         msg = f"gradients through all_gather were not run in {ranks} processes"
@@ -383,19 +412,21 @@ def gathered(tensor: Any) -> tuple[Any, ...]:
     return (tensor,)
 
 
-def broadcast(tensor: Any, src: int = 0) -> None:
+def broadcast(tensor: Any, src: int = 0, group: Any = None, async_op: bool = False) -> Done | None:
     """Give ``tensor`` the values of one process, in place; of one process its own."""
+    del group
     if get_world_size() > 1:
         put(tensor, _of_one(tensor, src))
+    return Done() if async_op else None
 
 
-def broadcast_object_list(object_list: list[Any], src: int = 0) -> None:
+def broadcast_object_list(object_list: list[Any], src: int = 0, group: Any = None) -> None:
     """Leave the objects of a process that is alone.
 
     Raises:
         BackendError: there are several.
     """
-    del object_list, src
+    del object_list, src, group
     ranks = get_world_size()
     if ranks > 1:
         msg = f"broadcast_object_list was not run in {ranks} processes: broadcast tensors"

@@ -10,6 +10,7 @@ import numpy as np
 from mindspore import Tensor, ops
 
 from mpcore_port_runtime.activations import softplus
+from mpcore_port_runtime.initial_numbers import own_draws
 from mpcore_port_runtime.losses import binary_cross_entropy_with_logits
 
 __all__ = [
@@ -295,7 +296,7 @@ class Beta:
         """Draw values by numpy, without a gradient; other numbers than torch's."""
         one, zero = self.concentration1.asnumpy(), self.concentration0.asnumpy()
         shape = tuple(sample_shape) + one.shape
-        drawn = np.random.beta(one, zero, shape)  # noqa: NPY002  # what ms.set_seed seeds
+        drawn = own_draws().beta(one, zero, shape)
         return Tensor(np.asarray(drawn), self.concentration1.dtype)
 
     def log_prob(self, value: Any) -> Any:

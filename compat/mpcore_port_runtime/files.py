@@ -21,7 +21,7 @@ from mpcore_port_runtime.refusal import PortWarning
 from mpcore_port_runtime.saved_whole import Weights
 from mpcore_port_runtime.standard import made_of, remade
 
-__all__ = ["load", "load_into", "save"]
+__all__ = ["load", "load_file", "load_into", "save", "save_file"]
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -145,12 +145,32 @@ def load(f: str | os.PathLike[str] | IO[bytes]) -> Any:
         return _read(str(path))
 
 
+def load_file(filename: str | os.PathLike[str], device: Any = "cpu") -> dict[str, Any]:
+    """Return the tensors of a safetensors file by their names; ``device`` means nothing."""
+    from safetensors import numpy as safetensors
+
+    del device
+    return {name: Tensor(array) for name, array in safetensors.load_file(filename).items()}
+
+
+def save_file(
+    tensors: dict[str, Any],
+    filename: str | os.PathLike[str],
+    metadata: dict[str, str] | None = None,
+) -> None:
+    """Write tensors into a safetensors file, which torch reads, too."""
+    from safetensors import numpy as safetensors
+
+    arrays = {name: np.ascontiguousarray(tensor.asnumpy()) for name, tensor in tensors.items()}
+    write_bytes(Path(filename), safetensors.save(arrays, metadata))
+
+
 def load_into(network: Any, f: str | os.PathLike[str] | IO[bytes]) -> Any:
     """Return ``network`` with the weights that ``save`` wrote of one like it; its mode stays.
 
     Raises:
         CheckpointError: it is another kind of file.
-        BackendError: a name or shape does not fit; nothing has changed.
+        BackendError: a name or shape does not fit; what fits has been loaded, as in torch.
     """
     load_state_dict(network, load(f))
     return network

@@ -12,6 +12,7 @@ import numpy as np
 from mindspore import Tensor, mint, ops
 
 from mpcore.errors import BackendError
+from mpcore_mindspore.shims import pynative_executor
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -34,6 +35,7 @@ __all__ = [
     "grad_mode",
     "index_add",
     "index_fill",
+    "is_grad_enabled",
     "isin",
     "layer_norm",
     "lerp",
@@ -42,6 +44,7 @@ __all__ = [
     "multinomial",
     "no_grad",
     "normalize",
+    "one_hot",
     "ones",
     "places",
     "repeat",
@@ -78,19 +81,26 @@ class no_grad(ContextDecorator):  # noqa: N801  # torch's name
 
 
 class enable_grad(ContextDecorator):  # noqa: N801  # torch's name
-    """Gradients as anywhere outside of ``no_grad``, where MindSpore takes them by functions.
-
-    Raises:
-        BackendError: it stands inside of ``no_grad``, which nothing can take back.
-    """
+    """Gradients as anywhere outside of ``no_grad``, inside of one as well (mindspore 2.10.0)."""
 
     def __enter__(self) -> None:
-        if _OFF.get():
-            msg = "enable_grad inside of no_grad: MindSpore records nothing there, move it out"
-            raise BackendError(msg)
+        self._before = pynative_executor.enable_grad()
+        pynative_executor.set_enable_grad(True)
+        _OFF.set((*_OFF.get(), False))
 
     def __exit__(self, *_: object) -> None:
-        """Do nothing."""
+        _OFF.set(_OFF.get()[:-1])
+        pynative_executor.set_enable_grad(self._before)
+
+
+def one_hot(tensor: Any) -> Any:
+    """Return torch's ``one_hot`` of as many classes as the labels name, read from them."""
+    return ops.one_hot(tensor, int(tensor.max()) + 1)
+
+
+def is_grad_enabled() -> bool:
+    """Return whether no ``no_grad`` is open, or an ``enable_grad`` inside of it."""
+    return not (_OFF.get() and _OFF.get()[-1])
 
 
 def grad_mode(mode: bool) -> Any:
@@ -101,14 +111,14 @@ def grad_mode(mode: bool) -> Any:
 def set_grad_enabled(mode: bool) -> None:
     """Have nothing differentiated from here on, or again, as torch's switch on its own line does.
 
-    Raises:
-        BackendError: it switches on inside of ``no_grad``, which nothing can take back.
+    What stands around ends it: behind a ``no_grad`` it is as it was before.
     """
     if mode and _SWITCHED:
         _SWITCHED.pop().__exit__(None, None, None)
-    if mode:
-        enable_grad().__enter__()
-    elif not _OFF.get():
+    if mode and not is_grad_enabled():
+        pynative_executor.set_enable_grad(True)
+        _OFF.set((*_OFF.get()[:-1], False))
+    elif not mode and is_grad_enabled():
         _SWITCHED.append(no_grad())
         _SWITCHED[-1].__enter__()
 
@@ -245,7 +255,12 @@ def var(
     keepdim: bool = False,
     correction: int | None = None,
 ) -> Any:
-    """Return the variance over ``dim``, divided by n - 1 unless told otherwise."""
+    """Return the variance over ``dim``, divided by n - 1 unless told otherwise.
+
+    Of an array it is numpy's, which divides by n: no rule saw what the method was called on.
+    """
+    if isinstance(input, np.ndarray | np.generic):
+        return input.var(axis=dim, keepdims=keepdim)
     lost = int(unbiased) if correction is None else correction
     axes = tuple(range(input.ndim)) if dim is None else as_tuple(dim)
     count = math.prod(input.shape[axis] for axis in axes)
@@ -260,7 +275,9 @@ def std(
     keepdim: bool = False,
     correction: int | None = None,
 ) -> Any:
-    """Return the standard deviation over ``dim``, of n - 1 unless told otherwise."""
+    """Return the standard deviation over ``dim``, of n - 1 unless told otherwise; numpy's too."""
+    if isinstance(input, np.ndarray | np.generic):
+        return input.std(axis=dim, keepdims=keepdim)
     return _root(var(input, dim, unbiased, keepdim, correction))
 
 
@@ -335,7 +352,9 @@ def argsort(
     descending: bool = False,
     stable: bool = False,
 ) -> Any:
-    """Return the int64 places that sort ``input``."""
+    """Return the int64 places that sort ``input``, of an array as numpy does it."""
+    if isinstance(input, np.ndarray):
+        return input.argsort(axis=dim)
     return sort(input, dim, descending, stable)[1]
 
 
@@ -402,7 +421,7 @@ def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             return tensor.astype(value.dtype)
-        if isinstance(value, type(ms.float32)) or value in (ms.float16, ms.float32, ms.int32):
+        if isinstance(value, ms.Type):
             return tensor.astype(value)
     return tensor
 
@@ -514,11 +533,13 @@ def bincount(input: Any, weights: Any = None, minlength: int = 0) -> Any:  # tor
 def scatter(input: Any, dim: int, index: Any, src: Any) -> Any:
     """Return torch.scatter; a number is filled in in the dtype of ``input``.
 
-    MindSpore's own takes no whole number on CPU.
+    MindSpore's own takes no whole number on CPU, and behind tensors of more axes it writes to
+    other places there (mindspore 2.10.0).
     """
     if not isinstance(src, Tensor):
         src = ops.full(tuple(index.shape), src, dtype=input.dtype)
-    return input.scatter(dim, index, src)
+    part = src[tuple(slice(size) for size in index.shape)]
+    return ops.tensor_scatter_elements(input, index, part.astype(input.dtype), dim)
 
 
 def sparse_coo_tensor(indices: Any, values: Any, size: Any = None) -> Any:

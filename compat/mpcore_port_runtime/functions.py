@@ -6,11 +6,14 @@ Source: torch/autograd/function.py and torch/amp/autocast_mode.py, torch 2.13.0.
 from __future__ import annotations
 
 import functools
+import inspect
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
+from mpcore_port_runtime.recorded import inside_backward
 from mpcore_port_runtime.regions import autocast, autocast_state
 
 if TYPE_CHECKING:
@@ -105,9 +108,10 @@ class _Node(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     def bprop(self, *given: Any) -> tuple[Any, ...]:
         """Run ``backward``; ``given`` are the inputs, the output and its gradient."""
         *tensors, _, grad = given
-        found = self.function.backward(
-            self.context, *(grad if isinstance(grad, tuple | list) else (grad,))
-        )
+        with inside_backward() if _computes_again(self.function) else nullcontext():
+            found = self.function.backward(
+                self.context, *(grad if isinstance(grad, tuple | list) else (grad,))
+            )
         found = found if isinstance(found, tuple | list) else (found,)
         if len(found) < len(self.args):
             msg = (
@@ -117,6 +121,15 @@ class _Node(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
             raise RuntimeError(msg)
         both = zip(tensors, self.places, strict=True)
         return tuple(_fitting(found[place], tensor) for tensor, place in both)
+
+
+def _computes_again(function: Any) -> bool:
+    """Return whether a backward pass runs something under ``enable_grad``, as checkpoints do."""
+    code = getattr(inspect.unwrap(function.backward), "__code__", None)
+    return code is not None and not _ENABLES.isdisjoint(code.co_names)
+
+
+_ENABLES = frozenset({"enable_grad", "grad_mode", "set_grad_enabled"})
 
 
 def _fitting(grad: Any, tensor: Any) -> Any:

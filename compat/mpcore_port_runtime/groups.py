@@ -134,9 +134,12 @@ class Optimizer(optim.Optimizer):  # type: ignore[misc]  # untyped
             self.__dict__.setdefault("_often", {}).update(Counter(map(id, given)))
         return {**param_group, "params": params}
 
+    def moves_a_step(self, param: Any) -> int:
+        """Return how often a step moves a parameter: as often as its group was given it."""
+        return int(self.__dict__.get("_often", {}).get(id(param), 1))
+
     def construct(self, gradients: Any) -> bool:
         """Apply one step; ``gradients`` as ``parameters``, None where there is none."""
-        often = self.__dict__.get("_often", {})
         held = isinstance(gradients, list)  # what parameters kept: of one frozen since, too
         for number, group in enumerate(self.param_groups):
             rate = self.lrs[number]
@@ -145,7 +148,7 @@ class Optimizer(optim.Optimizer):  # type: ignore[misc]  # untyped
                     continue
                 if not held and not self.parameters[place].requires_grad:
                     continue  # as torch, which has no gradient there: weight decay and all
-                for _ in range(often.get(id(self.parameters[place]), 1)):
+                for _ in range(self.moves_a_step(self.parameters[place])):
                     count = self.counts[place]
                     ops.assign(count, count.value() + 1)
                     self.move(place, gradients[place], group, rate)

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import operator
+import warnings
 from typing import Any
 
+import mindspore as ms
 from mindspore import Parameter, Tensor, ops
 
-from mpcore_port_runtime.recorded import recording, unrecorded
+from mpcore_mindspore.shims import pynative_executor
+from mpcore_port_runtime.recorded import recording, resume, unrecorded
+from mpcore_port_runtime.refusal import PortWarning
 
 __all__ = [
     "changed",
@@ -28,36 +32,45 @@ def put(tensor: Any, value: Any) -> Any:
     fresh = value if isinstance(value, Tensor) else Tensor(value)
     fresh = fresh.astype(tensor.dtype)
     if tuple(fresh.shape) != tuple(tensor.shape):
+        if fresh.ndim == 0:  # MindSpore broadcasts no tensor without axes
+            fresh = fresh.reshape((1,) * tensor.ndim)
         fresh = ops.broadcast_to(fresh, tuple(tensor.shape))
     if isinstance(tensor, Parameter):
         with unrecorded():  # torch allows it under no_grad, and to .data
             ops.assign(tensor, fresh)
-    elif recording() and getattr(tensor, "_grad_node", None) is not None:
+    elif _is_recorded(tensor):
         raise NotImplementedError(_GRADED)
     else:
         tensor.assign_value(fresh.copy())  # else of a Parameter both have one memory
     return tensor
 
 
+def _is_recorded(tensor: Any) -> bool:
+    """Return whether gradients go through a tensor, where they are recorded: not in no_grad."""
+    graded = recording() and getattr(tensor, "_grad_node", None) is not None
+    return graded and pynative_executor.enable_grad()
+
+
 _GRADED = (
     "gradients go through what is changed in place, and something else holds it: MindSpore has no "
     "such; write x = x + ... where nothing else has to see it"
 )
-_CHANGES: dict[str, Any] = {
-    "+=": operator.iadd,
-    "-=": operator.isub,
-    "*=": operator.imul,
-    "/=": operator.itruediv,
-    "//=": operator.ifloordiv,
-    "%=": operator.imod,
-    "**=": operator.ipow,
-    "@=": operator.imatmul,
-    "&=": operator.iand,
-    "|=": operator.ior,
-    "^=": operator.ixor,
-    "<<=": operator.ilshift,
-    ">>=": operator.irshift,
+_CHANGES: dict[str, tuple[Any, Any]] = {
+    "+=": (operator.iadd, operator.add),
+    "-=": (operator.isub, operator.sub),
+    "*=": (operator.imul, operator.mul),
+    "/=": (operator.itruediv, operator.truediv),
+    "//=": (operator.ifloordiv, operator.floordiv),
+    "%=": (operator.imod, operator.mod),
+    "**=": (operator.ipow, operator.pow),
+    "@=": (operator.imatmul, operator.matmul),
+    "&=": (operator.iand, operator.and_),
+    "|=": (operator.ior, operator.or_),
+    "^=": (operator.ixor, operator.xor),
+    "<<=": (operator.ilshift, operator.lshift),
+    ">>=": (operator.irshift, operator.rshift),
 }
+"""What Python runs of anything, and of a tensor, whose own in-place operations are others."""
 
 
 def changed(word: str, held: Any, by: Any) -> Any:
@@ -65,9 +78,57 @@ def changed(word: str, held: Any, by: Any) -> Any:
 
     Numbers, lists and arrays are Python's own matter.
     """
+    in_place, of_tensors = _CHANGES[word]
     if not isinstance(held, Tensor):
-        return _CHANGES[word](held, by)
-    return written(held, _CHANGES[word](held, by))
+        return in_place(held, by)
+    fresh = of_tensors(held, by)
+    pending = getattr(held, "mpcore_pending", None) is not None
+    if isinstance(held, Parameter) or not (pending or _node_of(fresh) is not None):
+        return written(held, fresh)
+    return _seen_by_all(held, fresh)
+
+
+_FREE = frozenset(
+    """
+    Abs Add AddExt AddN BCEWithLogitsLoss BinaryCrossEntropy Cast ClampScalar Divs L1LossExt Log
+    MSELossExt MeanExt Mul Muls Neg ReduceMean ReduceSum Select SmoothL1Loss Sub SubExt SumExt
+    """.split()  # noqa: SIM905  # a list of words is read
+)
+"""Operations whose gradients need not what they gave (mindspore 2.10.0)."""
+_STAYS = (
+    "a tensor that something else holds is changed in place: MindSpore's gradients may need its "
+    "earlier values, which the other holder keeps"
+)
+
+
+def _node_of(value: Any) -> Any:
+    return getattr(value, "_grad_node", None)
+
+
+def _is_free(tensor: Any) -> bool:
+    """Return whether no gradients need the values that a recorded tensor has now."""
+    node = _node_of(tensor)
+    if node is None or node.name() in _FREE:
+        return True
+    by_what_gets_none = all(one is None for one, _ in node.next_functions[1:])
+    return node.name() == "Div" and by_what_gets_none
+
+
+def _seen_by_all(held: Any, fresh: Any) -> Any:
+    """Return what gradients go through, and give its values to what else holds the old tensor."""
+    fresh = fresh if fresh.dtype == held.dtype else fresh.astype(held.dtype)
+    others = [held, *getattr(held, "mpcore_before", ())]
+    small = held.ndim <= 1 and fresh.shape == held.shape  # losses: of others more may hang on them
+    if not small or not all(_is_free(one) for one in others):
+        warnings.warn(_STAYS, PortWarning, stacklevel=3)
+        return fresh
+    with ms._no_grad():
+        for one in others:
+            whole = one if one.ndim else one.reshape(1)
+            whole[:] = fresh
+    resume()
+    fresh.mpcore_before = others
+    return fresh
 
 
 def written(held: Any, value: Any) -> Any:

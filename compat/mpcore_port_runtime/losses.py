@@ -32,7 +32,8 @@ __all__ = [
 ]
 
 
-def _reduced(each: Any, reduction: str) -> Any:
+def reduced(each: Any, reduction: str) -> Any:
+    """Return the losses themselves, or what ``reduction`` makes of them."""
     if reduction == "none":
         return each
     if reduction == "sum":
@@ -62,7 +63,7 @@ def binary_cross_entropy_with_logits(
         each = each + (pos_weight - 1) * target * softplus(-input)
     if weight is not None:
         each = each * weight
-    return _reduced(each, reduction)
+    return reduced(each, reduction)
 
 
 def kl_div(
@@ -76,11 +77,11 @@ def kl_div(
     MindSpore's own has no gradient of the target, on CPU (2.10.0).
     """
     if log_target:
-        return _reduced(ops.exp(target) * (target - input), reduction)
+        return reduced(ops.exp(target) * (target - input), reduction)
     positive = target > 0
     logs = ops.log(ops.where(positive, target, ops.ones_like(target)))
     each = ops.where(positive, target * (logs - input), ops.zeros_like(target))
-    return _reduced(each, reduction)
+    return reduced(each, reduction)
 
 
 def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
@@ -103,7 +104,7 @@ def cosine_similarity(x1: Any, x2: Any, dim: int = 1, eps: float = 1e-8) -> Any:
 
 def soft_margin_loss(input: Any, target: Any, reduction: str = "mean") -> Any:
     """Return torch.nn.functional.soft_margin_loss, of targets that are 1 and -1."""
-    return _reduced(ops.log1p(ops.exp(-input * target)), reduction)
+    return reduced(ops.log1p(ops.exp(-input * target)), reduction)
 
 
 def multilabel_soft_margin_loss(
@@ -113,7 +114,7 @@ def multilabel_soft_margin_loss(
     each = -(target * logsigmoid(input) + (1 - target) * logsigmoid(-input))
     if weight is not None:
         each = each * weight
-    return _reduced(each.sum(-1) / input.shape[-1], reduction)
+    return reduced(each.sum(-1) / input.shape[-1], reduction)
 
 
 def gaussian_nll_loss(
@@ -139,7 +140,7 @@ def gaussian_nll_loss(
     still = ops.stop_gradient(var)
     var = ops.clamp(still, eps) + (var - still)
     each = 0.5 * (ops.log(var) + (input - target) ** 2 / var)
-    return _reduced(each + 0.5 * math.log(2 * math.pi) if full else each, reduction)
+    return reduced(each + 0.5 * math.log(2 * math.pi) if full else each, reduction)
 
 
 def poisson_nll_loss(
@@ -158,7 +159,7 @@ def poisson_nll_loss(
         known = ops.where(above, target, ops.ones_like(target))
         rest = known * ops.log(known) - known + 0.5 * ops.log(2 * math.pi * known)
         each = each + ops.where(above, rest, ops.zeros_like(rest))
-    return _reduced(each, reduction)
+    return reduced(each, reduction)
 
 
 def _distance(one: Any, other: Any, p: float, eps: float) -> Any:
@@ -183,7 +184,7 @@ def triplet_margin_loss(
     near, far = _distance(anchor, positive, p, eps), _distance(anchor, negative, p, eps)
     if swap:
         far = ops.minimum(far, _distance(positive, negative, p, eps))
-    return _reduced(ops.relu(margin + near - far), reduction)
+    return reduced(ops.relu(margin + near - far), reduction)
 
 
 class TripletMarginLoss(nn.Cell):  # type: ignore[misc]
@@ -345,7 +346,7 @@ def ctc_loss(
     if reduction == "mean":
         each = each / Tensor(np.maximum(lengths, 1)).astype(each.dtype)
     each = each.squeeze(0) if alone and reduction == "none" else each
-    return _reduced(each, reduction)
+    return reduced(each, reduction)
 
 
 class CTCLoss(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import weakref
+from collections import OrderedDict
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import mindspore as ms
@@ -13,9 +14,10 @@ from mindspore.common.initializer import Uniform, initializer
 from mindspore.experimental import optim
 
 from mpcore.errors import BackendError
+from mpcore_port_runtime import recorded
 from mpcore_port_runtime.in_place import put
 from mpcore_port_runtime.instances import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
-from mpcore_port_runtime.overridden import own_first, start_training
+from mpcore_port_runtime.overridden import asked_in_turn, is_of_script, own_first, start_training
 from mpcore_port_runtime.own_optimizers import OwnOptimizer
 from mpcore_port_runtime.rates import has_groups, set_lr
 
@@ -33,6 +35,7 @@ __all__ = [
     "fill_part",
     "fill_seen",
     "fill_uniform",
+    "forward_of",
     "get_submodule",
     "grad_of",
     "held",
@@ -40,6 +43,7 @@ __all__ = [
     "holds",
     "in_training",
     "live_state_dict",
+    "load_from_state_dict",
     "load_state_dict",
     "modules",
     "named_buffers",
@@ -48,9 +52,11 @@ __all__ = [
     "named_parameters",
     "parameters",
     "put_back",
+    "register_load_hook",
     "register_parameter",
     "requires_grad_",
     "rounded",
+    "save_to_state_dict",
     "set_part",
     "started",
     "state_dict",
@@ -58,6 +64,8 @@ __all__ = [
 ]
 
 _GROUPS = "param_groups"
+_LOADED = ("_load_from_state_dict", "_load_state_dict_pre_hooks", "_load_state_dict_post_hooks")
+_SAVED = ("_save_to_state_dict", "_state_dict_pre_hooks", "_state_dict_hooks")
 _NORM = {"gamma": "weight", "beta": "bias"}
 _STATISTICS = {"moving_mean": "running_mean", "moving_variance": "running_var"}
 _TORCH = {
@@ -86,6 +94,7 @@ _INNER = {  # Cells that hold what torch holds itself, or under another name
 _RECURRENT = re.compile(r"(?:weight|bias)_[ih]h_l(\d+)(_reverse)?")
 _OPTIMIZERS = (nn.Optimizer, optim.Optimizer)
 _KEPT = "num_batches_tracked"
+_LIVE: list[Any] = []  # what is asked for its Parameters themselves at the moment
 
 
 def Parameter(data: Any, requires_grad: bool = True) -> Any:  # noqa: N802  # torch's name
@@ -138,11 +147,14 @@ def _every(cell: Any) -> Iterator[tuple[str, Any, Any]]:
                 yield dot + torch_name(inner, name), param, inner
 
 
-def _shown(cell: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the Cell and all below it by torch's paths; what torch holds itself by its owner's."""
+def _shown(cell: Any, again: bool = False) -> Iterator[tuple[str, Any]]:
+    """Yield the Cell and all below it by torch's paths; what torch holds itself by its owner's.
+
+    With ``again`` a Cell that has two owners comes twice, as in torch's ``state_dict``.
+    """
     held: tuple[str, ...] = ()
     renamed: dict[str, str] = {}
-    for path, inner in cell.cells_and_names():
+    for path, inner in _all_below(cell, "", ()) if again else cell.cells_and_names():
         if path and isinstance(inner, _OPTIMIZERS):
             held = (*held, f"{path}.")
         if f"{path}.".startswith(held or "\n"):
@@ -155,6 +167,13 @@ def _shown(cell: Any) -> Iterator[tuple[str, Any]]:
                     front + name: (shown + other).lstrip(".") for name, other in names.items()
                 }
         yield shown, inner
+
+
+def _all_below(cell: Any, path: str, above: tuple[int, ...]) -> Iterator[tuple[str, Any]]:
+    yield path, cell
+    for name, inner in cell._cells.items():
+        if inner is not None and id(inner) not in above:
+            yield from _all_below(inner, f"{path}.{name}" if path else name, (*above, id(cell)))
 
 
 def _renamed(path: str, renamed: dict[str, str]) -> str:
@@ -374,7 +393,10 @@ def register_parameter(owner: Any, name: str, param: Any) -> None:
 def state_dict(
     holder: Any, destination: Any = None, prefix: str = "", keep_vars: bool = False
 ) -> dict[str, Any]:
-    """Return what ``load_state_dict`` takes: of a Cell by torch's names, else by its own."""
+    """Return what ``load_state_dict`` takes: of a Cell by torch's names, else by its own.
+
+    Of a Cell it is an ``OrderedDict``, as torch's is: scripts tell bare weights by that.
+    """
     if isinstance(holder, OwnOptimizer):
         return holder.state_dict()
     if isinstance(holder, ms.amp.LossScaler):
@@ -382,15 +404,55 @@ def state_dict(
     if has_groups(holder):
         return _optimizer_state(holder)
     if isinstance(holder, nn.Cell):
-        found = {
-            prefix + name: one if keep_vars else _value_of(one).copy()
-            for name, one in live_state_dict(holder).items()
-        }
+        if asked_in_turn(holder, _SAVED) or _has_own_states(holder):
+            found = _saved_in_turn(holder, OrderedDict(), prefix, keep_vars)
+        else:
+            kept = _kept(_live(holder), keep_vars).items()
+            found = OrderedDict((prefix + name, one) for name, one in kept)
         if destination is None:
             return found
         destination.update(found)
         return cast("dict[str, Any]", destination)
     return dict(holder.state_dict(**({"prefix": prefix} if prefix else {})))
+
+
+def _has_own_states(cell: Any) -> bool:
+    """Return whether a Cell below has a ``state_dict`` of its own, which torch asks."""
+    inner = (one for _, one in cell.cells_and_names() if one is not cell)
+    return any(is_of_script(type(one), "state_dict") for one in inner)
+
+
+def _kept(parts: dict[str, Any], keep_vars: bool) -> dict[str, Any]:
+    """Return copies of parts, or the parts themselves."""
+    kept = keep_vars or bool(_LIVE)
+    return {name: one if kept else _value_of(one).copy() for name, one in parts.items()}
+
+
+@own_first
+def _save_to_state_dict(cell: Any, destination: Any, prefix: str, keep_vars: bool) -> None:
+    """Put a Cell's own parts into a state, those of no Cell below it."""
+    for name, one in _kept(_own_parts(cell), keep_vars).items():
+        destination[prefix + name] = one
+
+
+save_to_state_dict = _save_to_state_dict
+
+
+def _saved_in_turn(
+    cell: Any, found: dict[str, Any], prefix: str, keep_vars: bool
+) -> dict[str, Any]:
+    """Return a state that each Cell's own method or hooks have a say in, as torch's does."""
+    for hook in cell._state_dict_pre_hooks.values():
+        hook(cell, prefix, keep_vars)
+    _save_to_state_dict(cell, found, prefix, keep_vars)
+    for name, inner in named_children(cell):
+        if not isinstance(inner, nn.Cell) or is_of_script(type(inner), "state_dict"):
+            inner.state_dict(destination=found, prefix=f"{prefix}{name}.", keep_vars=keep_vars)
+        else:
+            _saved_in_turn(inner, found, f"{prefix}{name}.", keep_vars)
+    for hook in cell._state_dict_hooks.values():
+        hook(cell, found, prefix, {})
+    return found
 
 
 def _scaler_state(scaler: Any) -> dict[str, Any]:
@@ -410,18 +472,36 @@ def _value_of(held: Any) -> Any:
     return held.value() if isinstance(held, ms.Parameter) else held
 
 
-def live_state_dict(cell: Any) -> dict[str, Any]:
-    """Return the Parameters and buffers themselves, by torch's names: what is put in them stays."""
-    found = {name: param for name, param, _ in _every(cell)}
-    return found | dict(_buffers(cell))
+def live_state_dict(holder: Any) -> dict[str, Any]:
+    """Return the Parameters and buffers themselves, by torch's names: what is put in them stays.
+
+    A class that has a ``state_dict`` of its own gives what that chooses of them.
+    """
+    _LIVE.append(holder)
+    try:
+        return state_dict(holder)
+    finally:
+        _LIVE.pop()
 
 
-def _buffers(cell: Any) -> Iterator[tuple[str, Any]]:
-    """Yield the buffers that belong to the state, by torch's names."""
-    for path, inner in cell.cells_and_names():
-        for name, buffer in inner._buffers.items():
-            if buffer is not None and name not in inner._non_persistent_buffers_set:
-                yield f"{path}.{name}" if path else name, buffer
+def _live(cell: Any) -> dict[str, Any]:
+    """Return what a state holds in torch's order: of each Cell Parameters, then buffers.
+
+    What has two owners is there by both names.
+    """
+    found: dict[str, Any] = {}
+    for path, inner in _shown(cell, again=True):
+        dot = f"{path}." if path else ""
+        params = {torch_name(inner, name): one for name, one in _in_order(inner)}
+        buffers = {
+            name: buffer
+            for name, buffer in inner._buffers.items()
+            if name not in inner._non_persistent_buffers_set
+        }
+        for name, one in (params | buffers).items():
+            if one is not None:
+                found[dot + name] = one
+    return found
 
 
 class Unmatched(NamedTuple):
@@ -451,7 +531,7 @@ def load_state_dict(
         Of a Cell the names that were missing and those that were not expected.
 
     Raises:
-        BackendError: a name or shape does not fit; nothing has changed.
+        BackendError: a name or shape does not fit; what fits has been loaded, as in torch.
         NotImplementedError: ``assign``, and what is loaded has another type.
     """
     if isinstance(holder, OwnOptimizer):
@@ -470,7 +550,7 @@ def load_state_dict(
 
 
 def _check_types(cell: Any, state: dict[str, Any]) -> None:
-    for name, own in live_state_dict(cell).items():
+    for name, own in _live(cell).items():
         dtype = getattr(state.get(name, own), "dtype", own.dtype)
         if str(dtype).rpartition(".")[2].lower() != str(own.dtype).lower():
             msg = (
@@ -488,27 +568,136 @@ def put_back(held: Any, value: Any) -> Any:
     return value
 
 
+def register_load_hook(cell: Any, hook: Any, with_module: bool = False) -> Any:
+    """Have a hook change what is loaded into a Cell, as ``_register_load_state_dict_pre_hook``.
+
+    Source: ``torch.nn.Module``, torch/nn/modules/module.py, torch 2.13.0.
+    """
+    if with_module:
+        return cell.register_load_state_dict_pre_hook(hook)
+    return cell.register_load_state_dict_pre_hook(lambda _, *given: hook(*given))
+
+
+def _own_parts(cell: Any) -> dict[str, Any]:
+    """Return what a Cell holds itself by torch's names: nothing of the Cells below it."""
+    below = tuple(f"{name}." for name, _ in named_children(cell))
+    return {n: one for n, one in _live(cell).items() if not n.startswith(below or "\n")}
+
+
+@own_first
+def _load_from_state_dict(
+    cell: Any,
+    state_dict: Any,
+    prefix: str,
+    local_metadata: Any,
+    strict: bool,
+    missing_keys: list[str],
+    unexpected_keys: list[str],
+    error_msgs: list[str],
+) -> None:
+    """Put what a Cell holds itself back from a state, and write down what did not fit.
+
+    Source: ``torch.nn.Module``, torch/nn/modules/module.py, torch 2.13.0.
+    """
+    if not isinstance(cell, nn.Cell):
+        lists = (missing_keys, unexpected_keys, error_msgs)
+        cell._load_from_state_dict(state_dict, prefix, local_metadata, strict, *lists)
+        return
+    for hook in cell._load_state_dict_pre_hooks.values():
+        lists = (missing_keys, unexpected_keys, error_msgs)
+        hook(cell, state_dict, prefix, local_metadata, strict, *lists)
+    held = _own_parts(cell)
+    for name, target in held.items():
+        key = prefix + name
+        if key not in state_dict:
+            missing_keys += [key] if strict else []
+        else:
+            error_msgs += _put_where_it_fits(target, state_dict[key], key, cell)
+    if strict:
+        below = [*(f"{name}." for name, _ in named_children(cell)), *held]
+        known = {*held, _KEPT, *("".join(name.partition(".")[:2]) for name in below)}
+        own = [key.removeprefix(prefix) for key in state_dict if key.startswith(prefix)]
+        unexpected_keys += [
+            prefix + one for one in own if "".join(one.partition(".")[:2]) not in known
+        ]
+
+
+load_from_state_dict = _load_from_state_dict
+
+
+def _load_in_turn(cell: Any, state: Any, strict: bool) -> Unmatched:
+    """Load a state that each Cell's own method or hooks have a say in, as torch's does."""
+    missing: list[str] = []
+    surplus: list[str] = []
+    errors: list[str] = []
+
+    def load(inner: Any, given: dict[str, Any], prefix: str) -> None:
+        _load_from_state_dict(inner, given, prefix, {}, True, missing, surplus, errors)
+        for name, one in named_children(inner):
+            front = f"{prefix}{name}."
+            load(one, {n: v for n, v in given.items() if n.startswith(front)}, front)
+        for hook in inner._load_state_dict_post_hooks.values():
+            hook(inner, Unmatched(missing, surplus))
+
+    load(cell, dict(state), "")
+    _raise_unfit(cell, (missing, surplus) if strict else ([], []), errors)
+    return Unmatched(missing, surplus)
+
+
 def _load_cell(cell: Any, state: dict[str, Any], strict: bool) -> Unmatched:
-    targets = {name: param for name, param, _ in _every(cell)} | dict(_buffers(cell))
+    if asked_in_turn(cell, _LOADED):
+        return _load_in_turn(cell, state, strict)
+    targets = _live(cell)
     given = {n: v for n, v in state.items() if n.rpartition(".")[2] != _KEPT}
     missing = [name for name in targets if name not in given]
     surplus = [name for name in given if name not in targets]
-    if strict and (missing or surplus):
-        msg = f"`state` must hold the names of the Cell; missing {missing}, surplus {surplus}"
-        raise BackendError(msg)
-    both = {name: _tensor(value) for name, value in given.items() if name in targets}
-    for name, value in both.items():
-        if value.size != targets[name].size:
-            msg = f"{name}: shape {tuple(value.shape)} does not fit {tuple(targets[name].shape)}"
-            raise BackendError(msg)
-    for name, value in both.items():
-        target = targets[name]
-        fresh = value.reshape(target.shape).astype(target.dtype)
-        if isinstance(target, ms.Parameter):
-            ops.assign(target, fresh)
-        else:  # a buffer may be a view (`pe.unsqueeze(0)`), which nothing can be assigned to
-            target.assign_value(fresh.copy())
+    errors = []
+    for name, target in targets.items():
+        if name in given:
+            errors += _put_where_it_fits(target, given[name], name, cell)
+    _raise_unfit(cell, (missing, surplus) if strict else ([], []), errors)
     return Unmatched(missing, surplus)
+
+
+def _raise_unfit(cell: Any, names: tuple[list[str], list[str]], errors: list[str]) -> None:
+    """Raise in torch's words, which scripts look for; what fits has been loaded by then, as there.
+
+    Source: ``torch.nn.Module.load_state_dict``, torch/nn/modules/module.py, torch 2.13.0.
+    """
+    kinds = zip(("Missing", "Unexpected"), names, strict=True)
+    listed = [(kind, ", ".join(f'"{one}"' for one in found)) for kind, found in kinds if found]
+    said = [f"{kind} key(s) in state_dict: {found}. " for kind, found in listed] + errors
+    if said:
+        inner = "\n\t".join(said)
+        msg = f"Error(s) in loading state_dict for {class_name(cell)}:\n\t{inner}"
+        raise BackendError(msg)
+
+
+def _put_where_it_fits(target: Any, value: Any, name: str, cell: Any) -> list[str]:
+    """Put a value into its place, or return what torch says where its shape is another.
+
+    A convolution in one axis has an axis of 1 more here; one number fits a tensor without axes.
+    """
+    given = _tensor(value)
+    theirs, own = tuple(given.shape), tuple(target.shape)
+    less, more = sorted((theirs, own), key=len)
+    narrow = len(less) == 3 and more == (*less[:2], 1, less[2])
+    if theirs == own or narrow or (theirs, own) == ((1,), ()):
+        _put_into(target, given)
+        return []
+    sizes = [f"torch.Size({list(one)})" for one in (theirs, own)]
+    return [
+        f"size mismatch for {name}: copying a param with shape {sizes[0]} from checkpoint, "
+        f"the shape in current model is {sizes[1]}."
+    ]
+
+
+def _put_into(target: Any, value: Any) -> None:
+    fresh = value.reshape(target.shape).astype(target.dtype)
+    if isinstance(target, ms.Parameter):
+        ops.assign(target, fresh)
+    else:  # a buffer may be a view (`pe.unsqueeze(0)`), which nothing can be assigned to
+        target.assign_value(fresh.copy())
 
 
 def _tensor(value: Any) -> Any:
@@ -528,17 +717,25 @@ def _optimizer_parameters(optimizer: Any) -> dict[str, Any]:
 
 
 class _OptimizerState(dict[str, Any]):
-    """The tensors of an optimizer and its groups; torch's ``state`` is made when asked for."""
+    """The tensors of an optimizer and its groups; torch's ``state`` is made when asked for.
 
-    def __init__(self, optimizer: Any) -> None:
+    One that is made as a dictionary is, ``type(state)({...})``, is of no optimizer.
+    """
+
+    _optimizer: Any = None
+
+    @classmethod
+    def of(cls, optimizer: Any) -> _OptimizerState:
+        """Return the state of an optimizer."""
         held = _optimizer_parameters(optimizer)
         tensors = {name: param.value().copy() for name, param in held.items()}
-        super().__init__({**tensors, _GROUPS: _saved_groups(optimizer)})
-        self._optimizer = weakref.ref(optimizer)  # a copy of the state is none of the optimizer
+        made = cls({**tensors, _GROUPS: _saved_groups(optimizer)})
+        made._optimizer = weakref.ref(optimizer)  # a copy of the state is none of the optimizer
+        return made
 
     def __missing__(self, key: str) -> Any:
         """Return what is kept of each parameter, by numbers, as torch does."""
-        optimizer: Any = self._optimizer()
+        optimizer: Any = self._optimizer and self._optimizer()
         if key != "state" or not hasattr(optimizer, "state"):
             raise KeyError(key)
         slots = ((n, optimizer.state[param]) for n, param in enumerate(optimizer.parameters))
@@ -577,7 +774,7 @@ def _as_number(value: Any) -> Any:
 
 
 def _optimizer_state(optimizer: Any) -> dict[str, Any]:
-    return _OptimizerState(optimizer)
+    return _OptimizerState.of(optimizer)
 
 
 def _load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
@@ -646,7 +843,7 @@ def grad_of(param: Any) -> Any:
 def requires_grad_(cell: Any, requires_grad: bool = True) -> Any:
     """Freeze a Cell's parameters, or let them learn, or a tensor; return it."""
     if isinstance(cell, Tensor):
-        cell.requires_grad = requires_grad  # where all is recorded, it is a leaf from here on
+        recorded.want(cell, requires_grad)
         return cell
     for param in parameters(cell):
         param.requires_grad = requires_grad
@@ -659,6 +856,11 @@ def get_submodule(cell: Any, target: str) -> Any:
     for name in target.split(".") if target else ():
         cell = cell._cells[name]
     return cell
+
+
+def forward_of(holder: Any) -> Any:
+    """Return what ``holder.forward`` is: of a Cell ``construct``, of another object its own."""
+    return holder.construct if isinstance(holder, nn.Cell) else holder.forward
 
 
 def in_training(made: Any) -> Any:

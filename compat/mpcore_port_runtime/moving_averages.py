@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import copy
 import logging
-from collections import Counter
 from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
@@ -38,22 +37,11 @@ __all__ = [
 ]
 
 
-def _times(cell: Any) -> Counter[int]:
-    """Return how often a state names each weight: those that are tied move once for each name."""
-    found = Counter(id(param) for param in cell._params.values() if param is not None)
-    for inner in cell._cells.values():
-        if inner is not None:
-            found += _times(inner)
-    return found
-
-
 def _moved(average: Any, model: Any, move: Callable[[Any, Any], Any]) -> None:
     """Give each weight and buffer of ``average`` what ``move`` makes of it and of ``model``'s."""
-    times = _times(average)
     held, new = live_state_dict(average), live_state_dict(model)
     for own, other in zip(held.values(), new.values(), strict=True):
-        for _ in range(times.get(id(own), 1)):
-            put(own, move(own, other))
+        put(own, move(own, other))
 
 
 class ModelEma:

@@ -10,9 +10,10 @@ from typing import Any
 
 from mindspore import Parameter, ops
 
-from mpcore_port_runtime.training import GradScaler, clip_grad_norm_, clip_grad_value_
+from mpcore_port_runtime import apex
+from mpcore_port_runtime.training import GradScaler, clip_grad_norm_, clip_grad_value_, step
 
-__all__ = ["NativeScaler", "adaptive_clip_grad", "dispatch_clip_grad"]
+__all__ = ["ApexScaler", "NativeScaler", "adaptive_clip_grad", "dispatch_clip_grad"]
 
 
 class NativeScaler:
@@ -53,6 +54,40 @@ class NativeScaler:
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
         """Take the scaler's."""
         self._scaler.load_state_dict(state_dict)
+
+
+class ApexScaler:
+    """timm.utils.ApexScaler: the same through apex's amp."""
+
+    state_dict_key = "amp"
+
+    def __call__(
+        self,
+        loss: Any,
+        optimizer: Any,
+        clip_grad: float | None = None,
+        clip_mode: str = "norm",
+        parameters: Any = None,
+        create_graph: bool = False,
+        need_update: bool = True,
+    ) -> None:
+        """Run the backward pass, and the optimizer unless gradients are not finite."""
+        del parameters  # apex's own are clipped
+        with apex.scale_loss(loss, optimizer) as scaled_loss:
+            scaled_loss.backward(create_graph=create_graph)
+        if not need_update:
+            return
+        if clip_grad is not None:
+            dispatch_clip_grad(apex.master_params(optimizer), clip_grad, mode=clip_mode)
+        step(optimizer)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return apex's loss scalers."""
+        return apex.state_dict()
+
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Take apex's loss scalers."""
+        apex.load_state_dict(state_dict)
 
 
 def dispatch_clip_grad(

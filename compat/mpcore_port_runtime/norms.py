@@ -8,8 +8,60 @@ import mindspore as ms
 from mindspore import nn, ops
 
 from mpcore.errors import BackendError
+from mpcore_port_runtime.in_place import put
+from mpcore_port_runtime.recorded import resume
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d"]
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "batch_norm"]
+
+
+def batch_norm(
+    input: Any,
+    running_mean: Any,
+    running_var: Any,
+    weight: Any = None,
+    bias: Any = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Any:
+    """Return torch.nn.functional.batch_norm, which moves the running statistics in training.
+
+    Source: ``native_batch_norm`` in torch/_refs/__init__.py and its decomposition, torch 2.13.0.
+    """
+    x = input.astype(ms.float32) if input.dtype in (ms.float16, ms.bfloat16) else input
+    if training:
+        mean, apart, var = _moments(x)
+        count = x.size // x.shape[1]
+        if running_mean is not None:
+            _move(running_mean, mean, momentum)
+            _move(running_var, var * (count / (count - 1)), momentum)
+    else:
+        each = (1, -1) + (1,) * (x.ndim - 2)
+        apart, var = x - running_mean.reshape(each), running_var.reshape(each)
+    return _scaled(apart, var, eps, weight, bias).astype(input.dtype)
+
+
+def _moments(x: Any) -> tuple[Any, Any, Any]:
+    """Return the mean of each channel, what is apart from it, and the mean of its square."""
+    axes = (0, *range(2, x.ndim))
+    mean = x.mean(axes, True)
+    apart = x - mean
+    return mean, apart, (apart * apart).mean(axes, True)
+
+
+def _scaled(apart: Any, var: Any, eps: float, weight: Any, bias: Any) -> Any:
+    """Return channels over their deviation, times a weight and with a bias, where there are any."""
+    each = (1, -1) + (1,) * (apart.ndim - 2)
+    made = apart * ops.rsqrt(var + eps)
+    made = made if weight is None else made * weight.reshape(each)
+    return made if bias is None else made + bias.reshape(each)
+
+
+def _move(running: Any, to: Any, momentum: float) -> None:
+    with ms._no_grad():
+        seen = ops.stop_gradient(to).reshape(running.shape)
+        put(running, running * (1 - momentum) + seen * momentum)
+    resume()
 
 
 def _forget(cell: Any, *names: str) -> None:
@@ -48,25 +100,18 @@ class _Norm:
         Source: ``batch_norm`` in aten/src/ATen/native/Normalization.cpp, torch 2.13.0.
         """
         cell: Any = getattr(self, "bn2d", self)
-        wide, axes = x.astype(ms.float32), (0, *range(2, x.ndim))
-        each = (1, x.shape[1]) + (1,) * (x.ndim - 2)
+        wide = x.astype(ms.float32)
         if cell.training or not self.track_running_stats:
-            mean = wide.mean(axes, True)
-            centred = wide - mean
-            var = (centred * centred).mean(axes, True)
+            mean, apart, var = _moments(wide)
             if self.track_running_stats:
                 count = x.size // x.shape[1]
                 self._move(cell.moving_mean, mean)
                 self._move(cell.moving_variance, var * (count / max(count - 1, 1)))
         else:
-            centred = wide - cell.moving_mean.reshape(each)
+            each = (1, x.shape[1]) + (1,) * (x.ndim - 2)
+            apart = wide - cell.moving_mean.reshape(each)
             var = cell.moving_variance.reshape(each)
-        made = centred * ops.rsqrt(var + cell.eps)
-        if cell.gamma is not None:
-            made = made * cell.gamma.reshape(each)
-        if cell.beta is not None:
-            made = made + cell.beta.reshape(each)
-        return made.astype(x.dtype)
+        return _scaled(apart, var, cell.eps, cell.gamma, cell.beta).astype(x.dtype)
 
     def _move(self, kept: Any, seen: Any) -> None:
         seen = ops.stop_gradient(seen).reshape(kept.shape)

@@ -38,7 +38,11 @@ def _mix(slot: Parameter, square: Tensor, kept: float) -> Tensor:
 
 
 class SGD(Optimizer):
-    """torch.optim.SGD."""
+    """torch.optim.SGD.
+
+    A parameter that came twice has no momentum in both of its first moves: the slots are read
+    in front of a step (_single_tensor_sgd in torch/optim/sgd.py, torch 2.13.0).
+    """
 
     keeps: ClassVar[tuple[str, ...]] = ("momentum_buffer",)
 
@@ -67,8 +71,9 @@ class SGD(Optimizer):
         if group["momentum"]:
             slot = self.momentum_buffer[place]
             fresh = slot.value() * group["momentum"] + grad * (1 - group["dampening"])
-            if group["dampening"]:
-                fresh = ops.where(self.counts[place].value() == 1, grad, fresh)
+            often = self.moves_a_step(param)
+            if group["dampening"] or often > 1:  # what is first is not damped, nor added up
+                fresh = ops.where(self.counts[place].value() <= often, grad, fresh)
             ops.assign(slot, fresh)
             grad = grad + fresh * group["momentum"] if group["nesterov"] else fresh
         ops.assign(param, param.value() - rate * grad)

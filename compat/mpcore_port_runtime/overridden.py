@@ -11,12 +11,12 @@ from mindspore import nn
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["above", "own_first", "own_train"]
+__all__ = ["above", "asked_in_turn", "is_of_script", "own_first", "own_train"]
 
 P = ParamSpec("P")
 R = TypeVar("R")
 
-_OURS = ("mindspore", "mpcore_port_runtime")
+_OURS = ("mindspore", "mpcore_port_runtime", "mindone")
 _BELOW: dict[str, Callable[..., Any]] = {}
 _SET_TRAIN = nn.Cell.set_train
 
@@ -30,19 +30,43 @@ def own_first(function: Callable[P, R]) -> Callable[P, R]:
     @wraps(function)
     def asked(*args: Any, **kwargs: Any) -> Any:
         cell = args[0]
-        if isinstance(cell, nn.Cell) and _is_of_script(type(cell), name):
+        if isinstance(cell, nn.Cell) and is_of_script(type(cell), name):
             return getattr(cell, name)(*args[1:], **kwargs)
-        if not isinstance(cell, nn.Cell) and not words.issuperset(kwargs):
+        if not isinstance(cell, nn.Cell) and (
+            not words.issuperset(kwargs) or _is_helper(cell, name)
+        ):
             return getattr(cell, name)(*args[1:], **kwargs)  # an object's, with words of its own
         return function(*args, **kwargs)
 
     return cast("Callable[P, R]", asked)
 
 
-def _is_of_script(kind: type, name: str) -> bool:
+def _is_helper(holder: Any, name: str) -> bool:
+    """Return whether a class is asked itself, or an object of the script's that is no optimizer.
+
+    ``Helper.load_state_dict(net, state, True)`` takes what it says, whatever torch's takes.
+    """
+    if isinstance(holder, type):
+        return not issubclass(holder, nn.Cell)
+    return is_of_script(type(holder), name) and not hasattr(holder, "param_groups")
+
+
+def is_of_script(kind: type, name: str) -> bool:
     """Return whether the first class that has a method is neither MindSpore's nor ours."""
     home = next((one for one in kind.__mro__ if name in vars(one)), None)
     return home is not None and home.__module__.partition(".")[0] not in _OURS
+
+
+def asked_in_turn(cell: nn.Cell, names: tuple[str, ...]) -> bool:
+    """Return whether a Cell in here has the first of names as its own method, or hooks by others.
+
+    torch asks every module of a network as it saves or loads; so may a port where one answers.
+    """
+    own, *hooks = names
+    return any(
+        is_of_script(type(inner), own) or any(getattr(inner, held) for held in hooks)
+        for _, inner in cell.cells_and_names()
+    )
 
 
 def above(parent: Any, name: str) -> Callable[..., Any]:

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["CIFAR10", "CIFAR100", "MNIST", "FakeData", "FashionMNIST", "ImageFolder"]
-__all__ += ["make_grid", "save_image"]
+__all__ += ["default_loader", "make_grid", "save_image"]
 
-_ENDS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
 
 def _missing(path: Path, where: str) -> FileNotFoundError:
@@ -203,8 +203,8 @@ class ImageFolder(Dataset):
         is_valid_file: Callable[[str], bool] | None = None,
     ) -> None:
         self.root, self.transform, self.target_transform = Path(root), transform, target_transform
-        self.loader = loader or _open
-        valid = is_valid_file or (lambda path: path.lower().endswith(_ENDS))
+        self.loader = loader or default_loader
+        valid = is_valid_file or (lambda path: path.lower().endswith(IMG_EXTENSIONS))
         if not self.root.is_dir():
             raise _missing(self.root, "a folder for each class belongs into it")
         self.classes = sorted(path.name for path in self.root.iterdir() if path.is_dir())
@@ -304,6 +304,7 @@ def _files(folder: Path) -> list[str]:
     ]
 
 
-def _open(path: str) -> Any:
+def default_loader(path: str) -> Any:
+    """Return the picture of a file, in colours."""
     with Image.open(path) as image:
         return image.convert("RGB")

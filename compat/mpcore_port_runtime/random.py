@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any
+import random
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
@@ -10,11 +12,16 @@ from mindspore import Tensor, ops
 
 from mpcore_port_runtime.functional import as_tuple
 
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
 __all__ = [
     "Generator",
     "bernoulli_like",
     "exponential_like",
+    "fork_rng",
     "initial_seed",
+    "manual_seed",
     "normal",
     "rand",
     "randint",
@@ -50,6 +57,39 @@ def initial_seed() -> int:
     """Return the seed that was set; where none was, torch's own."""
     seed = ms.get_seed()
     return _TORCHS_SEED if seed is None else int(seed)
+
+
+def manual_seed(seed: Any) -> None:
+    """Seed MindSpore by any whole number; Python's and numpy's streams stay, as in torch.
+
+    ``ms.set_seed`` seeds both, too (mindspore/common/seed.py and dataset/core/config.py, 2.10):
+    what a script draws from them would be other numbers.
+    """
+    pythons, numpys = random.getstate(), np.random.get_state()  # noqa: NPY002  # scripts draw from it
+    ms.set_seed(int(seed) % 2**32)
+    random.setstate(pythons)
+    np.random.set_state(numpys)  # noqa: NPY002
+
+
+@contextmanager
+def fork_rng(devices: Any = None, enabled: bool = True, *_: Any, **__: Any) -> Iterator[None]:
+    """Have what is seeded and drawn inside change nothing of what is drawn behind it.
+
+    Where a generator's state cannot be put back (MindSpore 2.10 on CPU), it begins anew by a number
+    that was drawn from it in front: numbers behind it are not those that come without it.
+    """
+    del devices
+    if not enabled:
+        yield
+        return
+    seed = int(ops.randint(0, 2**31 - 1, (1,)).asnumpy()[0])
+    state = ms.get_rng_state()
+    try:
+        yield
+    finally:
+        manual_seed(seed)
+        if state.asnumpy().any():
+            ms.set_rng_state(state)
 
 
 def _shape(size: tuple[Any, ...]) -> tuple[int, ...]:

@@ -74,8 +74,16 @@ class Group(dict):  # type: ignore[type-arg]  # of everything
 
 def has_groups(holder: Any) -> bool:
     """Return whether an object is an optimizer: a network may have a method of that name."""
-    groups = getattr(holder, "param_groups", None)
+    groups = asked(holder, "param_groups")
     return groups is not None and not callable(groups)
+
+
+def asked(holder: Any, name: str) -> Any:
+    """Return an attribute, or None: of settings whose ``__getattr__`` is a dictionary's as well."""
+    try:
+        return getattr(holder, name, None)
+    except (KeyError, IndexError):
+        return None
 
 
 def rate_of(group: Any) -> float:

@@ -20,9 +20,10 @@ import mindspore as ms
 from mindspore import Parameter, Tensor, ops
 
 from mpcore_mindspore.shims import pynative_executor
+from mpcore_port_runtime.second_order import follow_no_more
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
 __all__: list[str] = []
 
@@ -61,6 +62,7 @@ def stop() -> None:
     if not _ON[0]:
         return
     _ON[0] = False
+    follow_no_more()
     Parameter.__init__ = _INIT.pop()
     del Tensor.requires_grad
     _MADE.clear()
@@ -78,6 +80,13 @@ def _want(tensor: Any, wanted: bool) -> None:
     tensor._requires_grad = wanted
     if wanted:
         _MADE.append(weakref.ref(tensor))
+
+
+def want(tensor: Any, wanted: bool) -> None:
+    """Set ``requires_grad`` of a tensor: where it is recorded, it is a leaf from here on."""
+    if _INSIDE[0]:
+        tensor._requires_grad = wanted
+    tensor.requires_grad = wanted
 
 
 def recording() -> bool:
@@ -110,9 +119,28 @@ def unrecorded() -> Iterator[None]:
     resume()
 
 
+@contextmanager
+def inside_backward() -> Iterator[None]:
+    """Have what a Function's ``backward`` computes under ``enable_grad`` recorded apart."""
+    before = pynative_executor.grad_flag()
+    pynative_executor.set_grad_flag(True)
+    pynative_executor.new_empty_graph()
+    _INSIDE[0] += 1
+    try:
+        yield
+    finally:
+        _INSIDE[0] -= 1
+        pynative_executor.end_empty_graph()
+        pynative_executor.set_grad_flag(before)
+
+
+_INSIDE = [0]
+
+
 def is_recorded(value: Any) -> bool:
     """Return whether a backward pass goes through a tensor."""
-    return _ON[0] and getattr(value, "_grad_node", None) is not None
+    on = _ON[0] or _INSIDE[0]
+    return bool(on) and getattr(value, "_grad_node", None) is not None
 
 
 def gradients_of(value: Any, weight: Any, *, keep: bool) -> tuple[list[Any], tuple[Any, ...]]:
@@ -127,30 +155,44 @@ def gradients_of(value: Any, weight: Any, *, keep: bool) -> tuple[list[Any], tup
         RuntimeError: what was recorded went with an earlier backward pass.
     """
     params = _reached(value)
-    if isinstance(weight, Tensor):
-        ones = weight.astype(value.dtype).reshape(value.shape)
-    else:
-        ones = ops.full(tuple(value.shape), float(weight), dtype=value.dtype)
-    grads = _back(value, ones, params, keep=keep)
+    grads = _back([value], [_weight(value, weight)], params, keep=keep)
     pairs = [(p, g) for p, g in zip(params, grads, strict=True) if g is not None]
     return [p for p, _ in pairs], tuple(g for _, g in pairs)
 
 
-def by(value: Any, inputs: list[Any], weight: float) -> tuple[Any, ...]:
-    """Return the gradients of a recorded tensor times a number by others that it hangs on.
+def by(
+    values: Sequence[Any], inputs: Sequence[Any], weights: Sequence[Any], *, again: bool = False
+) -> tuple[Any, ...]:
+    """Return the gradients of recorded tensors by others; None of one that they do not hang on.
 
     What is recorded is kept: torch's ``autograd.grad`` frees it, and raises where it is used again.
+
+    Args:
+        values: are recorded.
+        inputs: what they are differentiated by.
+        weights: by value, a number, or a tensor of its shape.
+        again: whether the gradients have gradients themselves.
     """
-    ones = ops.full(tuple(value.shape), weight, dtype=value.dtype)
-    return _back(value, ones, inputs, keep=True)
+    pairs = zip(values, weights, strict=True)
+    return _back(values, [_weight(*pair) for pair in pairs], inputs, keep=True, again=again)
 
 
-def _back(value: Any, weight: Any, inputs: list[Any], *, keep: bool) -> tuple[Any, ...]:
-    """Return the gradients of a recorded tensor by its inputs, None where it does not reach one."""
+def _weight(value: Any, weight: Any) -> Any:
+    """Return what the gradients of a tensor are multiplied by, in its shape and dtype."""
+    if isinstance(weight, Tensor):
+        same = weight if weight.dtype == value.dtype else weight.astype(value.dtype)
+        return same if same.shape == value.shape else same.reshape(value.shape)
+    return ops.full(tuple(value.shape), float(weight), dtype=value.dtype)
+
+
+def _back(
+    values: Sequence[Any], weights: Sequence[Any], inputs: Any, *, keep: bool, again: bool = False
+) -> tuple[Any, ...]:
+    """Return the gradients of recorded tensors by inputs, None where they do not reach one."""
     from mindspore._c_expression import run_backward  # not public: asked for where it is used
 
     found = run_backward(
-        (value,), (weight,), keep, False, tuple(inputs), True, accumulate_grad=False
+        tuple(values), tuple(weights), keep, again, tuple(inputs), True, accumulate_grad=False
     )
     resume()
     return tuple(found)

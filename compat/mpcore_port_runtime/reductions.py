@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import mint, nn, ops
 
 __all__ = [
@@ -75,11 +76,20 @@ def stacked(tensors: Any, dim: int = 0, axis: int | None = None) -> Any:
     return ops.stack([one.astype(dtype) for one in every], dim if axis is None else axis)
 
 
+def widened(tensors: Any) -> list[Any]:
+    """Return tensors in the widest of their dtypes."""
+    every = list(tensors)
+    dtype = _widest(every)
+    return [one.astype(dtype) for one in every]
+
+
 def _widest(every: Any) -> Any:
     dtypes = {one.dtype for one in every}
     floats = [dtype for dtype in _FLOATS if dtype in dtypes]
     if len(floats) == 2 and floats[1] is ms.bfloat16:
         floats = [ms.float32]
+    if not floats and {ms.uint8, ms.int8} <= dtypes:
+        dtypes.add(ms.int16)
     return (floats or [dtype for dtype in _WHOLE if dtype in dtypes] or [every[0].dtype])[-1]
 
 
@@ -97,12 +107,22 @@ def argmax(input: Any, dim: Any = None, keepdim: bool = False) -> Any:  # torch'
 
 
 def argmin(input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    """Return the places of the smallest, int64; of all elements where ``dim`` is None."""
+    """Return the places of the smallest, int64; of all elements where ``dim`` is None.
+
+    Of an array it is numpy's: no rule saw what the method was called on.
+    """
+    if isinstance(input, np.ndarray):
+        return input.argmin(dim, keepdims=keepdim)
     return _place(lambda x, axis: ops.argmin(x, axis), input, dim, keepdim)
 
 
 def cumsum(input: Any, dim: int, dtype: Any = None) -> Any:
-    """Return torch.cumsum: sums of bools and whole numbers are int64, as in torch."""
+    """Return torch.cumsum: sums of bools and whole numbers are int64, as in torch.
+
+    Of an array it is numpy's: no rule saw what the method was called on.
+    """
+    if isinstance(input, np.ndarray):
+        return input.cumsum(axis=dim, dtype=dtype)
     whole = dtype is None and isinstance(input, ms.Tensor) and not input.is_floating_point()
     kept = input if not whole or input.is_complex() else input.astype(ms.int64)
     if dtype is not None and kept.dtype == ms.bool_:

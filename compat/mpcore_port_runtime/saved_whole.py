@@ -73,7 +73,7 @@ class Weights(dict[str, Any]):
 
     def to(self, *args: Any, **kwargs: Any) -> Weights:
         """Have weights of a dtype, where one is given; a device means nothing."""
-        given = [one for one in (*args, *kwargs.values()) if isinstance(one, type(ms.float32))]
+        given = [one for one in (*args, *kwargs.values()) if isinstance(one, ms.Type)]
         return self._in(given[0]) if given else self
 
     def requires_grad_(self, requires_grad: bool = True) -> Weights:

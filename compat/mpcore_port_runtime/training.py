@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, nn, ops
+from mindspore.experimental import optim
 
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
@@ -24,8 +25,8 @@ from mpcore_mindspore.shims import guarded, is_grad_enabled
 from mpcore_port_runtime import recorded
 from mpcore_port_runtime.loss_bases import reduction_of
 from mpcore_port_runtime.rates import has_groups
-from mpcore_port_runtime.reached import is_without, not_reached
-from mpcore_port_runtime.second_order import followed
+from mpcore_port_runtime.reached import is_constant, is_without, not_reached
+from mpcore_port_runtime.second_order import follow_recorded, followed, follows_recorded
 from mpcore_port_runtime.wanted import wanted
 
 if TYPE_CHECKING:
@@ -39,6 +40,7 @@ __all__ = [
     "grad",
     "gradients",
     "loss",
+    "old_reduction",
     "over",
     "record",
     "step",
@@ -143,6 +145,7 @@ def loss(
 
     unreached: set[int] = set()
     made: list[Any] = []
+    constant: list[bool] = []
 
     def scaled(*given: Any) -> Any:
         with wanted(given):
@@ -152,6 +155,7 @@ def loss(
             return factor, factor
         value = _unscaled(found).astype(ms.float32)
         unreached.update(not_reached(value, params))
+        constant.append(is_constant(value))
         value = value.reshape(()) if value.size == 1 else value
         return value.sum() * factor, value
 
@@ -163,7 +167,10 @@ def loss(
         return loss(forward, *parts, scaler=scaler, inputs=inputs)
     if made[-1] is None:
         return None
-    found = zip([*inputs, *params], _flat(grads), strict=True)
+    each = _flat(grads)
+    if constant[-1] and not any(bool((grad != 0).any()) for grad in each):
+        unreached.update(map(id, params))
+    found = zip([*inputs, *params], each, strict=True)
     left = [pair for pair in found if not is_without(*pair, unreached)]
     waiting = _waiting(value, _Pending([p for p, _ in left], [g for _, g in left], scale))
     return _Scaled(made[-1].scaler, waiting) if isinstance(made[-1], _Scaled) else waiting
@@ -190,13 +197,19 @@ def _waiting(value: Any, pending: _Pending) -> Any:
     return result
 
 
-def record() -> None:
+def record(*, twice: bool = False) -> None:
     """Have all that runs from here on recorded, as torch does, outside of ``no_grad``.
 
     Losses have a method ``backward`` then, wherever they were made; it adds the gradients of all
     Parameters that a loss hangs on to their ``grad``. ``loss`` records as well.
+
+    Args:
+        twice: have gradients of gradients as well, ``grad(..., create_graph=True)``: functions of
+            MindSpore whose backward passes have none are replaced, for the whole process.
     """
     recorded.start()
+    if twice:
+        follow_recorded()
     Tensor.backward = backward
 
 
@@ -233,28 +246,90 @@ def grad(
     grad_outputs: Any = None,
     retain_graph: Any = None,
     create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: Any = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
 ) -> tuple[Any, ...]:
     """Return torch.autograd.grad of what ``loss`` returned by some of its ``inputs``.
 
+    Behind ``record()`` it is that of all that was recorded.
+
     Args:
-        outputs: a loss, or one times the scale of a scaler.
-        inputs: a Tensor, or several; each was among the inputs of ``loss``.
-        grad_outputs: means nothing: a loss has one number, and the gradient of that is one.
-        retain_graph: means nothing, graphs are not kept.
-        create_graph: must be False.
+        outputs: a loss, or one times the scale of a scaler; of what is recorded also others, and
+            several.
+        inputs: a Tensor, or several; each was among the inputs of ``loss``, or is recorded.
+        grad_outputs: what the gradients of ``outputs`` are multiplied by, where it is no loss.
+        retain_graph: means nothing: what is recorded is kept, ``loss`` keeps its gradients.
+        create_graph: whether they have gradients; behind ``record(twice=True)`` alone.
+        only_inputs: means nothing, as in torch.
+        allow_unused: None stands for the gradient by what has no part in ``outputs``; else it
+            raises, of what is recorded.
+        is_grads_batched: must be False.
+        materialize_grads: zeros stand for the gradients that are None.
     """
-    del grad_outputs, retain_graph
-    scale = outputs.scaler.get_scale() if isinstance(outputs, _Scaled) else 1.0
-    value = outputs.value if isinstance(outputs, _Scaled) else outputs
-    pending = getattr(value, "mpcore_pending", None)
-    if pending is None and not recorded.is_recorded(value):
+    del retain_graph, only_inputs
+    if is_grads_batched:
+        msg = "`is_grads_batched` must be False: go over the rows of `grad_outputs`"
+        raise NotImplementedError(msg)
+    values = list(outputs) if isinstance(outputs, (list, tuple)) else [outputs]
+    weights = grad_outputs if isinstance(grad_outputs, (list, tuple)) else [grad_outputs]
+    asked = [inputs] if isinstance(inputs, Tensor) else list(inputs)
+    plain, scales = zip(*(_with_scale(one) for one in values), strict=True)
+    pending = getattr(plain[0], "mpcore_pending", None)
+    if pending is not None and len(values) == 1:
+        _check_plain(create_graph)
+        return tuple(pending.of(one, scales[0]) for one in asked)
+    if not all(recorded.is_recorded(one) for one in plain):
         msg = "`outputs` must be what port.loss returned, this tensor has no gradients"
         raise BackendError(msg)
-    _check_plain(create_graph)
-    by = [inputs] if isinstance(inputs, Tensor) else list(inputs)
-    if pending is None:
-        return recorded.by(value, by, scale)
-    return tuple(pending.of(one, scale) for one in by)
+    _check_twice(create_graph)
+    if len(weights) == 1:
+        weights = [*weights] * len(values) if weights[0] is None else weights
+    factors = [_factor(*one) for one in zip(plain, weights, scales, strict=True)]
+    found = recorded.by(plain, asked, factors, again=create_graph)
+    return _all_of(found, asked, allow_unused, materialize_grads)
+
+
+def _with_scale(value: Any) -> tuple[Any, float]:
+    """Return a tensor, and the scale of a scaler that it is multiplied by."""
+    scaled = isinstance(value, _Scaled)
+    return (value.value, value.factor) if scaled else (value, 1.0)
+
+
+def _factor(value: Any, weight: Any, scale: float) -> Any:
+    """Return what the gradients of a recorded tensor are multiplied by.
+
+    Raises:
+        RuntimeError: it is no single number, and nothing is given.
+    """
+    if weight is not None:
+        return _times(weight, scale)
+    if value.size != 1:
+        msg = "grad can be implicitly created only for scalar outputs"  # torch's words
+        raise RuntimeError(msg)
+    return scale
+
+
+def _all_of(found: Any, asked: Sequence[Any], unused: Any, zeros: bool) -> tuple[Any, ...]:
+    """Return gradients as torch hands them out; of what has no part in it None, zeros or none."""
+    lacks = any(one is None for one in found)
+    if lacks and not unused and not zeros:
+        msg = (
+            "one of `inputs` takes no part in `outputs`, or was made before port.record(): say "
+            "allow_unused=True if it may"
+        )
+        raise RuntimeError(msg)
+    if not zeros:
+        return tuple(found)
+    both = zip(found, asked, strict=True)
+    return tuple(ops.zeros_like(by) if one is None else one for one, by in both)
+
+
+def _check_twice(create_graph: bool) -> None:
+    if create_graph and not follows_recorded():
+        msg = "`create_graph` asks for gradients of gradients: say port.record(twice=True) first"
+        raise BackendError(msg)
 
 
 def gradients(function: Callable[..., Any], *inputs: Any) -> tuple[Any, ...]:
@@ -417,6 +492,7 @@ class GradScaler:
         self._state = initial_state(self._rule)
         self._finite: dict[int, bool] = {}  # optimizers whose gradients are true ones by now
         self._stepped: set[int] = set()
+        self._is_used = False  # torch makes its tensor when something is scaled first
         GradScaler._alive.add(self)
 
     def is_enabled(self) -> bool:
@@ -426,6 +502,19 @@ class GradScaler:
     def get_scale(self) -> float:
         """Return the scale of the next backward pass."""
         return float(self._state.scale) if self._enabled else 1.0
+
+    @property
+    def _scale(self) -> Any:
+        """What scripts ask torch's scaler for: the scale as a tensor; None before the first use."""
+        return ms.Tensor(self.get_scale(), ms.float32) if self._is_used else None
+
+    @_scale.setter
+    def _scale(self, value: Any) -> None:
+        self._is_used = True
+        self._state = self._state._replace(scale=float(value))
+
+    def _get_scale_async(self) -> Any:
+        return self._scale
 
     def get_growth_factor(self) -> float:
         """Return the multiplier on growth."""
@@ -441,6 +530,7 @@ class GradScaler:
 
     def scale(self, outputs: Any) -> Any:
         """Return what ``backward`` is called on."""
+        self._is_used = self._is_used or self._enabled
         return _Scaled(self, outputs)
 
     def unscale_(self, optimizer: Any) -> None:
@@ -562,18 +652,19 @@ def _scale_for(scaler: Any) -> float:
 def step(optimizer: Any, *args: Any, **kwargs: Any) -> Any:
     """Run an optimizer on ``param.grad``; anything else that has a ``step`` is stepped.
 
-    What the step of anything else returns is returned. Further arguments are for such a one.
+    What the step of anything else returns is returned. Further arguments are for such a one; a
+    closure that is None says nothing, as in optimizers around others.
 
     Raises:
         BackendError: arguments for an optimizer that has no ``step`` of its own.
     """
-    if args or kwargs:
+    if any(one is not None for one in (*args, *kwargs.values())) or kwargs.keys() - {"closure"}:
         if not hasattr(optimizer, "step"):
             msg = f"{type(optimizer).__name__} takes no arguments in its step: leave them out"
             raise BackendError(msg)
         return optimizer.step(*args, **kwargs)
     if not hasattr(optimizer, "parameters") or not isinstance(optimizer, nn.Cell):
-        return optimizer.step()
+        return optimizer.step(*args, **kwargs)
     with recorded.unrecorded():
         _stepped(optimizer)
     return None
@@ -617,6 +708,10 @@ def zero_grad(holder: Any, set_to_none: bool = True) -> None:
     for param in params:
         known = getattr(param, "grad", None)
         param.grad = None if set_to_none or known is None else ops.zeros_like(known)
+
+
+for _kind in (nn.Optimizer, optim.Optimizer):  # asked for as an attribute: inspect.signature(...)
+    _kind.zero_grad = zero_grad
 
 
 def _with_grads(parameters: Any) -> list[Any]:
@@ -667,6 +762,15 @@ def clip_grad_value_(parameters: Any, clip_value: float, **_: Any) -> None:
 def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     """Return ``settings`` without those that mean nothing here."""
     return {name: value for name, value in settings.items() if name not in names}
+
+
+def old_reduction(size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> str:
+    """Return the reduction of a loss; the older two switches win where they are set.
+
+    Source: torch/nn/modules/loss.py (_Loss), torch 2.13.0.
+    """
+    asked = size_average is not None or reduce is not None
+    return reduction_of(size_average, reduce) if asked else reduction
 
 
 def with_reduction(settings: dict[str, Any], *names: str) -> dict[str, Any]:

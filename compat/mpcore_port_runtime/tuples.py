@@ -1,6 +1,7 @@
-"""One value for each axis, and sums on the way.
+"""One value for each axis, sums on the way, and names in states without what is in front of them.
 
-Source: ``_ntuple`` in torch/nn/modules/utils.py, torch 2.13.0: a word is a tuple of its letters;
+Sources: ``_ntuple`` in torch/nn/modules/utils.py, torch 2.13.0: a word is a tuple of its letters;
+``consume_prefix_in_state_dict_if_present`` there;
 ``_accumulate`` in torch/_utils.py of torch 1.13.
 """
 
@@ -14,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["accumulated", "each_of", "pair", "quadruple", "single", "triple"]
+__all__ = ["accumulated", "each_of", "pair", "quadruple", "single", "triple", "without_prefix"]
 
 
 def accumulated(iterable: Iterable[Any], fn: Callable[[Any, Any], Any] = operator.add) -> Any:
@@ -36,3 +37,10 @@ single = each_of(1, "_single")
 pair = each_of(2, "_pair")
 triple = each_of(3, "_triple")
 quadruple = each_of(4, "_quadruple")
+
+
+def without_prefix(state_dict: dict[str, Any], prefix: str) -> None:
+    """Take ``prefix`` from the names in a state, in place; what has another name keeps it."""
+    for key in list(state_dict):
+        if key.startswith(prefix):
+            state_dict[key[len(prefix) :]] = state_dict.pop(key)

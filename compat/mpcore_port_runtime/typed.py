@@ -16,7 +16,10 @@ __all__ = [
     "HalfTensor",
     "IntTensor",
     "LongTensor",
+    "byte_storage",
+    "clone",
     "dot",
+    "dtype_name",
     "fields",
     "first",
     "half",
@@ -86,6 +89,17 @@ class ByteTensor(metaclass=_Type, dtype=ms.uint8):
 
 class BoolTensor(metaclass=_Type, dtype=ms.bool_):
     """Return a tensor of bool: of values, of another tensor, or of these sizes (zeros)."""
+
+
+def byte_storage(buffer: Any, byte_order: Any = None) -> Any:
+    """Return the bytes of a buffer as numbers, torch's ``ByteStorage.from_buffer``."""
+    del byte_order  # of one byte there is one order
+    return np.frombuffer(buffer, np.uint8).copy()
+
+
+def dtype_name(dtype: Any) -> str:
+    """Return what torch calls a type, as ``torch.float32``; of anything else its own text."""
+    return f"torch.{str(dtype).lower()}" if isinstance(dtype, ms.Type) else str(dtype)
 
 
 def own(value: Any) -> Any:
@@ -159,6 +173,11 @@ def first(value: Any) -> Any:
     """Return ``value[0]``; without axes its number: torch up to 0.4 knew no tensor without any."""
     alone = isinstance(value, Tensor | np.ndarray | np.generic) and value.ndim == 0
     return value.item() if alone else value[0]
+
+
+def clone(value: Any) -> Any:
+    """Return ``value.clone()``: a copy of a tensor; settings and signals have one of their own."""
+    return value.copy() if isinstance(value, ms.Tensor) else value.clone()
 
 
 def half(value: Any) -> Any:

@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 
 from fact_inputs import NAMES
-from fact_recipes import BESIDE, LAYER_INPUTS, PLAIN, values_of
+from fact_recipes import BESIDE, EXTRA, LAYER_INPUTS, PLAIN, values_of
 
 from mpcore_port.mindspore.checked import Signature, kind_of, signature
 
@@ -127,6 +127,7 @@ def cases_of(name: str, seed: int = 0) -> list[Case]:
     made = _Maker(name, sign, dict(needed), receivers, random.Random(f"{name} {seed}"))
     made.base()
     made.moved()
+    made.extra()
     made.together()
     made.dtypes()
     return made.cases
@@ -223,6 +224,19 @@ class _Maker:
                 filled = [beside.get(param.name, str(param.default)) for param in between]
                 args = [*self.least, *filled, code]
                 self._add(args, [(name, "position", kind_of(code))], "moved")
+
+    def extra(self) -> None:
+        """Calls that are written out."""
+        for args in EXTRA.get(self.name, []):
+            moved = []
+            for place, arg in enumerate(args):
+                found = _NAMED.match(arg)
+                name = found[1] if found else self.positional[place].name
+                way = "keyword" if found else "position"
+                moved.append((name, way, kind_of(arg[found.end() :] if found else arg)))
+            code = _spell(self.name, self.receivers[0], args)
+            seed = self.draw.randrange(10**6)
+            self.cases.append(Case(self.name, self.driver, code, moved, "moved", seed))
 
     def together(self) -> None:
         """Several at once."""

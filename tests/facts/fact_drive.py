@@ -73,6 +73,7 @@ class Torch:
         if isinstance(value, torch.Tensor):
             kind = str(value.dtype).rpartition(".")[2]
             plain = value.detach()
+            plain = plain.resolve_conj()
             return kind, (plain.float() if kind == "bfloat16" else plain).numpy()
         if isinstance(value, torch.dtype):
             return "dtype", np.array(str(value).rpartition(".")[2])
@@ -88,6 +89,7 @@ class Torch:
         total = 0.0
         for place, out in enumerate(outs):
             if isinstance(out, torch.Tensor) and out.requires_grad:
+                out = torch.view_as_real(out.resolve_conj()) if out.is_complex() else out
                 weight = torch.tensor(_cotangent(tuple(out.shape), place), dtype=out.dtype)
                 total = total + (out * weight).sum().double()
         if case["grads"] and isinstance(total, torch.Tensor) and leaves:
@@ -270,6 +272,7 @@ class MindSpore:
             found = ms.Tensor(0.0, ms.float32)
             for place, out in enumerate(outs):
                 if wanted is not None and wanted[place]:
+                    out = self.port.as_real(out) if out.is_complex() else out
                     weight = ms.Tensor(_cotangent(tuple(out.shape), place)).astype(out.dtype)
                     found = found + (out * weight).sum().astype(ms.float32)
             return found, tuple(out for out in outs if isinstance(out, ms.Tensor))

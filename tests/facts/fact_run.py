@@ -6,6 +6,7 @@ import contextlib
 import json
 import os
 import pickle
+import re
 import subprocess
 import sys
 import tempfile
@@ -32,6 +33,7 @@ if TYPE_CHECKING:
 __all__ = ["Found", "Pair", "execute"]
 
 HERE = Path(__file__).parent
+_NO_DROPOUT = re.compile(r"dropout=0(\.0)?[,)]")
 _LIMIT = 300.0  # seconds for one job
 
 
@@ -137,7 +139,7 @@ def _settings(case: Case) -> dict[str, Any]:
     effect = row.effect if row else ""
     drops = any(
         name == "dropout" and case.value_of(name) not in ("0.0", "0") for name, _, _ in case.moved
-    )
+    ) and not _NO_DROPOUT.search(case.code)
     draws = drops or ("random" in effect and "dropout=0.0" not in case.code)
     return {
         "number": case.number, "code": case.code, "name": case.name, "driver": case.driver,

@@ -44,13 +44,28 @@ def row_of(found: Sequence[Found]) -> dict[str, Any]:
     sign = signature(found[0].case.name)
     known = {param.name for param in sign.params} if sign else set()
     beside = {name: sorted(BESIDE.get(name, ())) for name in row["params"]}
-    row["with"] = {name: ones for name, ones in beside.items() if ones and set(ones) <= known}
+    row["with"] = {
+        name: ones
+        for name, ones in beside.items()
+        if ones and set(ones) <= known and not _went_alone(name, ones, found)
+    }
     plain = [one for one in found if one.case.why == "dtype"]
     row["dtypes"] = sorted({"float32"} | {o.case.dtype for o in plain if o.end == _GOOD})
     row["silent"] = sorted(o.case.dtype for o in plain if o.end == "differs")
     edges = [one for one in found if one.case.why == "edges"]
     row["edges"] = next((o.words for o in edges if o.end not in (_GOOD, "invalid")), "")
     return {key: value for key, value in row.items() if value not in ([], "", {})}
+
+
+def _went_alone(name: str, others: Sequence[str], found: Sequence[Found]) -> bool:
+    """Return whether a call gave torch's numbers that has a parameter without what is beside it."""
+    return any(
+        one.end == _GOOD
+        and one.case.why == "moved"
+        and any(moved[:2] == (name, "keyword") for moved in one.case.moved)
+        and not any(f"{other}=" in one.case.code for other in others)
+        for one in found
+    )
 
 
 def _parameters(found: Sequence[Found]) -> dict[str, Any]:

@@ -78,3 +78,26 @@ made = [*cut(torch.tensor([[3.0, 1.0, -4.0], [0.5, 2.5, 0.1], [-3.0, 5.0, 1.5]])
 
 def test_the_first_truth_of_a_row_is_found(tmp_path: Path) -> None:
     beside(TRUTHS, tmp_path)
+
+
+def test_one_hot_by_a_name_that_is_assigned_again(tmp_path: Path) -> None:
+    """pix2pix's labels: `x = x.scatter_(...)`, and what another name takes of it."""
+    script = """
+import torch
+made = []
+def one_hot(label, number):
+    size = label.size()
+    x = torch.FloatTensor(torch.Size((size[0], number, size[2]))).zero_()
+    x = x.scatter_(1, label.data.long(), 1.0)
+    return x
+def both(label, number):
+    x = torch.zeros(label.size(0), number, label.size(2))
+    y = x.scatter_(1, label, 2.0)
+    return x + y
+def part(held, label):
+    held["a"].scatter_(1, label, 1.0)
+    return held["a"]
+label = torch.tensor([[[0, 2, 1]], [[1, 1, 0]]])
+made += [one_hot(label, 3), both(label, 4), part({"a": torch.zeros(2, 3, 3)}, label)]
+"""
+    beside(script, tmp_path)

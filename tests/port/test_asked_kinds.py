@@ -114,12 +114,13 @@ def test_settings_keep_their_names_for_other_files():
     assert "device = " in text
 
 
-def test_a_network_of_another_file_runs_construct_and_a_line_says_so():
+def test_what_another_file_makes_is_asked_what_its_forward_is_and_a_line_says_so():
     found = ported(CALLS)
-    assert "self.attention.construct(y, x)" in found.text
-    assert "self.other.construct(x)" in found.text
-    unproven = {edit.line for edit in found.edits if edit.kind == "unproven"}
-    assert {1, 3, 4, 10, 11, 12} <= unproven
+    assert "port.forward_of(self.attention)(y, x)" in found.text
+    assert "port.forward_of(self.other)(x)" in found.text
+    assert {1, 3, 4} <= {edit.line for edit in found.edits if edit.kind == "unproven"}
+    asked = {edit.line for edit in found.edits if "another object its forward" in edit.reason}
+    assert asked == {10, 11, 12}
 
 
 def test_an_object_of_pythons_own_keeps_its_forward():

@@ -30,7 +30,8 @@ def test_what_is_only_printed_may_be_something_else(line):
 DECIDES = (
     "if torch.version.cuda:\n    lr = 0.1",
     "half = torch.cuda.get_device_capability()[0] >= 8",
-    "lr = 0.1 if torch.backends.cudnn.enabled else 0.2",
+    "lr = 0.1 if torch.backends.cudnn.benchmark_limit else 0.2",
+    "torch.backends.cudnn.benchmark = flag = True\nlr = torch.backends.cudnn.benchmark * 0.1",
     "cuda = torch.version.cuda",  # another file may ask for it
     "print(torch.cuda.get_device_capability()[0])",
     "print(f'{torch.version.cuda:>4}')",
@@ -42,6 +43,22 @@ DECIDES = (
 @pytest.mark.parametrize("line", DECIDES)
 def test_what_decides_something_is_refused(line):
     assert any(edit.kind == "refused" for edit in ported(f"import torch\n{line}\n").edits)
+
+
+ASKED = """import torch
+import torch.backends.cudnn as cudnn
+assert torch.backends.cudnn.enabled, "float16 wants cuDNN"
+made = [cudnn.benchmark and cudnn.deterministic]
+cudnn.deterministic = True
+torch.backends.cudnn.benchmark = False
+made += [cudnn.benchmark, cudnn.deterministic, torch.backends.cudnn.allow_tf32]
+"""
+
+
+def test_a_switch_that_the_file_asks_for_is_what_the_file_sets(tmp_path):
+    found = beside(ASKED, tmp_path)
+    assert "refused" not in {edit.kind for edit in found.edits}
+    assert "not seen" in "".join(edit.effect for edit in found.edits)
 
 
 SWITCHES = """import torch

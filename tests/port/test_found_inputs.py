@@ -159,6 +159,9 @@ DDP(net, device_ids=[0])(torch.ones(1, 2)).sum().backward()
 batches = torch.utils.data.DataLoader(torch.ones(4, 2), pin_memory=True)
 assert len(list(batches)) == 4
 assert is_on_device(torch.ones(2, device=torch.device(0)))
+drawn = torch.Generator(device="{kind}").manual_seed(3)
+torch.empty(3).normal_(generator=drawn)
+assert all(isinstance(one, torch.Generator) for one in (drawn, torch.Generator("{kind}:0")))
 """
 TEXTS = """
 from mpcore_port.verify import settings_files, stand_in

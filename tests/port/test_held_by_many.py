@@ -293,10 +293,6 @@ def test_numbers_and_fresh_tensors_stay_as_they_are(tmp_path: object) -> None:
 
 
 UNSURE = {
-    "gradients go through it": (
-        "net = nn.Linear(2, 1)\nparts = [net(torch.ones(3, 2)).mean() for _ in range(2)]\n"
-        "total = parts[0]\ntotal += parts[1]\nmade = [total, *parts]\n"
-    ),
     "an array of numpy": (
         "import numpy as np\nn = np.zeros(3)\nx = torch.from_numpy(n)\nx += 1\nmade = [n]\n"
     ),

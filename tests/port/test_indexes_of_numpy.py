@@ -29,6 +29,10 @@ TAKEN = {
     "none": "made.append(x[np.array([], dtype=np.int64)])",
     "set": "x[np.int64(1)] = 2.5\nx[np.int64(2):np.int64(4), 0] = 9\nmade.append(x)",
     "set, arrays": "x[np.array([4, 5])] = 0.5\nx[np.array([True] * 6)] += 7\nmade = [x]",
+    "drawn": "n = np.random.randint(1)\nmade += [x[np.random.randint(len(x[:1]))],"
+    " x[np.random.randint(0, 1) + 1], x[n], x[: n + 2], x[np.random.randint(1, dtype=np.int64)]]",
+    "chosen": "made += [x[np.random.choice(1)], x[np.random.choice(np.array([3]))],"
+    " x[np.random.choice([2])], {'a': x}[np.random.choice(['a'])]]",
     "a dictionary's": "d = {'n': np.int64(2)}\nmade.append(x[d['n'], 1:d['n']])",
 }
 

@@ -39,6 +39,26 @@ def test_labels_are_joined_with_boxes(tmp_path: Path) -> None:
     assert not [edit for edit in found.edits if "dtype" in edit.reason and edit.kind != "exact"]
 
 
+WIDTHS = """import torch
+
+made = []
+x = torch.linspace(-1, 1, 6).view(2, 3)
+low = x.half()
+wide = x.to(torch.float64)
+made.append(torch.cat([low, x], 1).float() * 2)
+made.append(torch.cat((x, wide.t().reshape(2, 3)), dim=0))
+made.append(torch.stack([x.half().detach(), x.bfloat16()]).sum())
+made.append(torch.stack([torch.zeros(2, 3, dtype=torch.float64), x]))
+made.append(torch.cat([low, x.half()]).float())
+"""
+
+
+def test_floats_of_several_widths_are_joined_as_the_widest(tmp_path: Path) -> None:
+    found = beside(WIDTHS, tmp_path)
+    assert found.text.count("port.joined") == 2
+    assert found.text.count("port.stacked") == 2
+
+
 @pytest.mark.parametrize(
     "line",
     [

@@ -57,3 +57,26 @@ def test_a_switch_is_read_where_it_is_there(lines, tmp_path):
 def test_old_upsample_is_interpolate():
     body = "x = torch.ones(1, 1, 4, 4)\ny = F.upsample(x, size=(8, 8), mode='bilinear')\n"
     assert "port.interpolate(x, size=(8, 8), mode='bilinear')" in ported(HEAD + body).text
+
+
+GROWN = """import torch
+from torch import nn
+class Many(nn.Module):
+    def __init__(self):
+        super().__init__()
+        parts = [nn.Linear(3, 3)]
+        parts = parts + [nn.Linear(3, 3) for _ in range(2)]
+        self.parts = nn.ModuleList(parts)
+    def forward(self, x):
+        for part in self.parts:
+            x = part(x)
+        return x
+net = Many()
+for p in net.parameters():
+    p.data.copy_(torch.linspace(-1.0, 1.0, p.numel()).view(p.shape))
+made = [net(torch.ones(2, 3))]
+"""
+
+
+def test_a_list_that_grows_by_itself_is_a_list(tmp_path):
+    assert "nn.CellList(parts)" in beside(GROWN, tmp_path).text

@@ -425,7 +425,7 @@ def test_what_apex_has_and_a_port_has_not_is_refused():
         with pytest.raises((NotImplementedError, ValueError), match=message):
             port.apex.initialize(net, None, **options)
     assert "construct" not in vars(net)
-    found = port_text("from apex.optimizers import FusedLAMB\no = FusedLAMB([])\n", TARGET)
+    found = port_text("from apex.optimizers import FusedNovoGrad\no = FusedNovoGrad([])\n", TARGET)
     assert found.status == "does not run"
     with pytest.raises(NotImplementedError, match=r"use optim\.AdamW"):
         exec(found.text, {})
@@ -504,7 +504,8 @@ def test_compiled_networks_train_as_eager_ones(low, module_of):
     """A discriminator too: its input needs a gradient in one loss and not in the other."""
     eager = module_of(port_text(COMPILED, TARGET).text, "eager_port")
     found = port_text(COMPILED, TARGET, Options(jit=True))
-    assert [edit.rule for edit in found.edits if edit.kind == "changed"] == ["training mode"] * 3
+    changed = [edit.rule for edit in found.edits if edit.kind == "changed"]
+    assert [rule for rule in changed if rule != "call"] == ["training mode"] * 3  # autocast apart
     graphs = module_of(found.text, "jit_port")
     xs = ms.Tensor(np.random.RandomState(2).randn(4, 8, 6).astype(np.float32))
     wanted = eager.train(*set_all(eager.build()), xs, low)

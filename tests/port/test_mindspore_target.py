@@ -354,6 +354,8 @@ NOT_CALLED = {
     "torch.nn.ModuleDict",
     "torch.nn.ParameterList",  # test_more_layers.py
     "torch.nn.SyncBatchNorm",  # Ascend only, not run
+    "torch.nn.Transformer",  # test_transformers_of_torch.py
+    "torch.nn.Transformer.generate_square_subsequent_mask",
     "torch.scaled_dot_product_attention",
 }
 
@@ -380,7 +382,6 @@ def test_counts_add_up_to_the_rows():
         ("torch.hub.load('a', 'b')", "no weights are fetched"),
         ("torch.some_new_function(1)", "no equal"),
         ("n.fill_(1)", "in-place"),
-        ("nn.RMSNorm(2)", "rsqrt"),
     ],
 )
 def test_what_has_no_equal_raises_where_it_is_used_and_says_why(code, reason):
@@ -485,7 +486,7 @@ def test_checkpoints_come_back_as_they_were(tmp_path):
     opened.seek(0)
     assert port.load(opened)["epoch"] == 3
     port.load_state_dict(net, found["net"])
-    with pytest.raises(RuntimeError, match=r"missing \['0.bias'\]"):
+    with pytest.raises(RuntimeError, match=r'Missing key\(s\) in state_dict: "0.bias"'):
         port.load_state_dict(net, {k: v for k, v in found["net"].items() if k != "0.bias"})
     with pytest.raises(ValueError, match="cannot be saved"):
         port.save({"net": object()}, tmp_path / "y.pt")

@@ -192,7 +192,7 @@ def test_stand_ins_tell_functions_from_networks() -> None:
         "assert c.shape == e.shape == a.shape\n"
         "_, losses_of = zoo.Net(3)(x)\n"
         "assert isinstance(losses_of, list) and losses_of[0].dim() == 0\n"
-        "assert 'runs/' + zoo.name == 'runs/mpcore' and zoo.name + '/x' == 'mpcore/x'\n"
+        "assert 'runs/' + zoo.name == 'runs/mpcore_name' and zoo.name + '/x' == 'mpcore_name/x'\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
 

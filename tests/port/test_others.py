@@ -190,6 +190,39 @@ def test_a_name_without_an_equal_stops_where_it_is_used():
     assert found.said.stops == (15,)
 
 
+BEFORE = """import torch
+from torch import nn
+from pytorch_transformers import AdamW, WarmupLinearSchedule
+from pytorch_transformers.optimization import WarmupConstantSchedule, WarmupCosineSchedule
+net = nn.Linear(2, 1)
+def rates(optimizer, schedule):
+    found = []
+    for turn in range(7):
+        found.append(float(optimizer.param_groups[0]["lr"]))
+        schedule.step()
+    return found
+optimizers = [AdamW(net.parameters(), lr=1.0, eps=1e-8) for turn in range(4)]
+first, second, third, fourth = optimizers
+made = [rates(first, WarmupLinearSchedule(first, warmup_steps=2, t_total=6))]
+made += [rates(second, WarmupLinearSchedule(second, 0, 4))]
+made += [rates(third, WarmupConstantSchedule(third, 3))]
+made += [rates(fourth, WarmupCosineSchedule(fourth, 2, t_total=6))]
+"""
+
+
+def test_the_names_of_pytorch_transformers_have_its_rates():
+    found = ported(BEFORE)
+    assert found.status == "runs"
+    made = {}
+    exec(found.text, made)
+    linear = [0.0, 0.5, 1.0, 0.75, 0.5, 0.25, 0.0]
+    whole = [1.0, 0.75, 0.5, 0.25, 0.0, 0.0, 0.0]
+    constant = [0.0, 1 / 3, 2 / 3, 1.0, 1.0, 1.0, 1.0]
+    cosine = [0.0, 0.5, *(0.5 * (1 + np.cos(np.pi * turn / 4)) for turn in range(5))]
+    for one, other in zip(made["made"], (linear, whole, constant, cosine), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-6, atol=1e-7)
+
+
 # --- what counts operations -----------------------------------------------------------------------
 
 COUNTED = """\

@@ -106,6 +106,9 @@ def test_a_state_of_its_own(tmp_path):
         "other = Net()\n"
         "other.load_state_dict(state)\n"
         "made += [len(state), state['fc.weight'], other.fc.weight]\n"
+        "for value in net.state_dict().values():\n"
+        "    value.mul_(2)\n"
+        "made += [p.sum() for p in net.parameters()]\n"
     )
     beside(FILLED + NET + body, tmp_path)
 

@@ -139,14 +139,15 @@ made += [p.detach() for p in teacher.parameters()]
 }
 
 
-def run_in(folder: Path) -> list[np.ndarray]:
+def run_in(folder: Path, beside: tuple[str, ...] = ("steps",)) -> list[np.ndarray]:
     """Return what ``main`` of a folder leaves behind, as arrays; its neighbours are forgotten."""
     sys.path.insert(0, str(folder))
     try:
         made = runpy.run_path(str(folder / "main.py"), run_name="main")["made"]
     finally:
         sys.path.remove(str(folder))
-        sys.modules.pop("steps", None)
+        for name in beside:
+            sys.modules.pop(name, None)
     made = [one.detach() if hasattr(one, "detach") else one for one in made]
     return [
         np.asarray(getattr(one, "asnumpy", one.__float__)())

@@ -44,6 +44,29 @@ for i in range(2):
 made += [*net.parameters()]
 """
 BODIES = {
+    "one number times": "return (h.flatten(1) * h.mean()).mean(1) + h.sum() * 0.01",
+    "another rank": "return (h.flatten(1) @ self.w.t() * self.v + self.v.mean()).tanh().sum(1)",
+    "batches of products": (
+        "t = h.view(3, 4, 4)\n        t = torch.matmul(t, t.transpose(1, 2)).tanh() @ t\n"
+        "        return torch.bmm(t, t).mean((1, 2))"
+    ),
+    "joined along the first axis": (
+        "t = torch.cat([h, h.tanh()], 0).flatten(1)\n        t = (t @ self.w.t()).tanh()\n"
+        "        return t[:3, 0] + t[3:, 1]"
+    ),
+    "attention": (
+        "t = h.view(3, 4, 4)\n        a = torch.softmax(t @ t.transpose(-2, -1), dim=-1)\n"
+        "        return F.log_softmax((a @ t).flatten(1) @ self.w.t(), dim=1)[:, 0]"
+    ),
+    "norms and products": (
+        "t = h.flatten(1) @ self.w.t()\n"
+        "        return torch.linalg.norm(t, dim=1) + torch.prod(t, 1) + torch.pow(t, 3).sum(1)"
+    ),
+    "pools and pictures": (
+        "t = F.avg_pool2d(F.interpolate(h.tanh(), scale_factor=2, mode='nearest'), 2, stride=1)\n"
+        "        t = F.adaptive_avg_pool2d(F.pad(t, (1, 1, 1, 1)), 2)\n"
+        "        return F.linear(t.flatten(1), self.w).tanh().sum(1)"
+    ),
     "a view": "return F.linear(h.view(h.size(0), -1), self.w).view(-1)",
     "reshape, a product": "return (torch.tanh(h.reshape(3, -1) @ self.w.t()) * self.v).sum(1)",
     "flatten": "return torch.matmul(F.linear(h.flatten(1), self.w), self.v.unsqueeze(1))",

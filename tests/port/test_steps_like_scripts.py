@@ -17,6 +17,7 @@ from mpcore_port.targets import Options, load_target
 from mpcore_port.verify import step as steps
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.judge import Verification, VerifyOptions
+from mpcore_port.verify.standing import _begun
 from mpcore_port.verify.step import Place
 
 from .probing import probed
@@ -287,3 +288,17 @@ def test_stand_ins_are_numbers_and_places_for_tensors_of_mindspore() -> None:
         "assert [len(group['params']) for group in optimizer.param_groups] == [4, 4]\n"
     )
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+@pytest.mark.parametrize(
+    ("line", "begun"),
+    [
+        ("out = None", {"out"}),
+        ("out = kinds = None", {"out", "kinds"}),
+        ("out = kinds", set()),
+        ("self.out = None", set()),
+        ("None", set()),
+    ],
+)
+def test_names_that_a_port_begins_with_none_for_its_functions(line: str, begun: set[str]) -> None:
+    assert _begun(line) == begun

@@ -440,3 +440,28 @@ def test_a_port_that_compares_a_word_with_others_first_takes_the_originals(tmp_p
     finally:
         keep(Asked())
         _words.clear()
+
+
+PLACED = """import torch
+class Trainer:
+    def __init__(self, args, context):
+        self.context = context
+        self.model = torch.nn.Linear(3, 2).cuda(self.context.gpu)
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=0.1)
+    def train(self, loader):
+        for x in loader:
+            self.optimizer.zero_grad()
+            self.model(x.cuda()).mean().backward()
+            self.optimizer.step()
+"""
+
+
+def test_what_attributes_are_read_of_is_no_number_by_its_name(tmp_path: Path) -> None:
+    assert 'context=_mpcore_missing("context")' in extract(PLACED, tmp_path).call
+
+
+def test_a_number_of_a_group_of_settings_is_no_default() -> None:
+    settings = StandIn("configer")
+    assert settings.get("iters") < settings.get("solver", "max_iters")
+    assert not settings.get("network", "resume_val")
+    assert settings.get("solver", "sgd") == "sgd"

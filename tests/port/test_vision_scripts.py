@@ -453,8 +453,8 @@ def test_a_sum_for_one_process_is_one_for_all():
         "import torch\nimport torch.distributed as dist\nx = torch.ones(2)\ndist.reduce(x, {})\n"
     )
     assert "port.all_reduce(x)" in ported(script.format("dst=0"), "exact", "changed").text
-    refused = port_text(script.format("0, group=group"), TARGET)
-    assert [edit.line for edit in refused.edits if edit.kind == "refused"] == [4]
+    grouped = ported(script.format("0, group=group, async_op=True"), "exact", "changed").text
+    assert "port.all_reduce(x, group=group, async_op=True)" in grouped
 
 
 # --- numbers that are scattered -------------------------------------------------------------------
@@ -465,20 +465,30 @@ def encoded(label):
     held.scatter_(1, label, 1)
     fresh = torch.zeros(3, 4).scatter_(1, label, 2)
     whole = torch.zeros(3, 4, dtype=torch.int64).scatter(1, label, 3)
-    return held, fresh, whole, torch.scatter(held, 1, label, label.float())
+    deep = torch.zeros(2, 3, 4).scatter_(1, label.view(1, 3, 1).repeat(2, 1, 1), 4)
+    after = torch.zeros(3, 4).scatter(1, label, torch.ones(3, 2))
+    return held, fresh, whole, torch.scatter(held, 1, label, label.float()), deep, after
 made = encoded(torch.tensor([[1], [0], [2]]))
 """
 
 
-@pytest.mark.nightly  # in 2 of 14 runs of this file MindSpore raised or aborted here; not alone
 def test_numbers_are_scattered_as_in_torch(tmp_path):
-    """Where MindSpore fails behind other tests of a process, why is not known."""
+    """MindSpore's own raises, or writes elsewhere, behind tensors of more axes."""
     beside(SCATTERED, tmp_path, "exact", "changed", "unproven")
 
 
-@pytest.mark.parametrize(
-    "line", ["x.scatter_(1, y, 1)", "a = self.f(x); a.scatter_(1, y, 1, reduce='add')"]
-)
-def test_what_is_scattered_into_what_another_holds_is_refused(line):
+def test_what_is_scattered_into_what_another_holds_is_seen_there(tmp_path):
+    script = """import torch
+def f(x, y):
+    x.scatter_(1, y, 1)
+x = torch.zeros(3, 4)
+f(x, torch.tensor([[1], [0], [2]]))
+made = [x]
+"""
+    beside(script, tmp_path, "exact")
+
+
+def test_a_scattered_sum_in_place_is_refused():
+    line = "a = self.f(x); a.scatter_(1, y, 1, reduce='add')"
     found = port_text(f"import torch\ndef f(self, x, y):\n    {line}\n", TARGET)
     assert [edit.kind for edit in found.edits if edit.line == 3].count("refused") == 1

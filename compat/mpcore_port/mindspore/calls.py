@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.arguments import by_keyword, pinned
 from mpcore_port.mindspore.checked import signature
 from mpcore_port.mindspore.tables import Mapping
 from mpcore_port.names import code_of, expression
@@ -141,10 +142,10 @@ def _said_anew(row: Mapping, call: cst.Call) -> cst.Call:
         if name in gone:
             continue
         if arg.keyword is None and not arg.star and len(args) < list(call.args).index(arg):
-            arg = _keyword(name, arg.value).with_changes(comma=arg.comma)
+            arg = by_keyword(name, arg.value).with_changes(comma=arg.comma)
         args.append(arg)
     if reduction:
-        args.append(_keyword("reduction", cst.SimpleString(reduction)))
+        args.append(by_keyword("reduction", expression(reduction)))
     return call.with_changes(args=_separated(args, call.args))
 
 
@@ -154,12 +155,17 @@ def _reduction(row: Mapping, given: dict[str, cst.Arg]) -> str:
     Source: ``legacy_get_string`` in torch/nn/_reduction.py, torch 2.13.0.
     """
     names = {param.name for param in row.params}
-    averages, reduces = (
-        _legacy(given[name].value) if name in given else None for name in ("size_average", "reduce")
-    )
+    old = "reduction" in names and "reduction" in given
+    if old and code_of(given["reduction"].value).strip("\"'") == "elementwise_mean":
+        return "'mean'"  # get_enum there, with a warning
+    older = ("size_average", "reduce")
+    averages, reduces = (_legacy(given[name].value) if name in given else None for name in older)
     if not {"size_average", "reduce"} <= names or (averages, reduces) == (None, None):
         return ""
     written = code_of(given["reduction"].value) if "reduction" in given else ""
+    if "" in (averages, reduces) and "batchmean" not in written and row.older:
+        told = [one for one in (*older, "reduction") if one in given]
+        return f"{row.older}({', '.join(f'{one}={code_of(given[one].value)}' for one in told)})"
     if "" in (averages, reduces) or "batchmean" in written:
         msg = f"`size_average`, `reduce` of {row.name} are the old spelling: write reduction="
         raise Refused(msg)
@@ -179,8 +185,8 @@ def _legacy(node: cst.BaseExpression) -> bool | str | None:
 
 def _packed(row: Mapping, call: cst.Call) -> cst.Call:
     """Put several positional sizes into one tuple."""
-    sizes = [arg for arg in call.args if arg.keyword is None]
-    rest = [arg for arg in call.args if arg.keyword is not None]
+    sizes = [arg for arg in call.args if arg.keyword is None and arg.star != "**"]
+    rest = [arg for arg in call.args if arg not in sizes]
     if len(sizes) == 1 and not sizes[0].star:
         return call
     if not sizes:
@@ -238,7 +244,6 @@ def _takes_torchs(row: Mapping) -> bool:
         row.missing,
         row.given,
         row.as_float,
-        row.as_int,
         row.refuse,
         row.require,
         row.expr,
@@ -336,15 +341,12 @@ def _expression(
 def _stands_alone(row: Mapping, name: str) -> bool:
     """Whether the argument's slot is between commas and brackets wherever it is used."""
     for template in (row.expr, row.bare):
-        for found in re.finditer(r"(.)\{" + name + r"\}(.)", template):
+        for found in re.finditer(r"(.?)\{" + name + r"\}(.?)", template):
             before, after = found[1], found[2]
-            if before not in "(, =[" or after not in "),]":
+            begins = not before and after == "."
+            if begins or before not in "(, =[" or after not in "),]":
                 return False
     return True
-
-
-_DRAWN = (cst.Call, cst.Subscript, cst.UnaryOperation)
-"""What a seed may be that is a tensor's entry, negative, or wider than 32 bits."""
 
 
 def _with_arguments(row: Mapping, call: cst.Call, bound: _Bound) -> cst.Call:
@@ -367,27 +369,25 @@ def _with_arguments(row: Mapping, call: cst.Call, bound: _Bound) -> cst.Call:
             arg = arg.with_changes(value=_changed(row.change[name], name, arg.value))
         if name in row.as_float:
             arg = arg.with_changes(value=_as_float(arg.value))
-        if name in row.as_int and isinstance(arg.value, _DRAWN):
-            arg = arg.with_changes(value=expression(f"int({code_of(arg.value)}) % 2**32"))
         if name in row.as_tuple and isinstance(arg.value, cst.List):
             arg = arg.with_changes(value=_as_tuple(arg.value))
         keyword = row.keywords.get(name, name)
         if arg.keyword is not None:
             arg = arg.with_changes(keyword=cst.Name(keyword))
         elif name and len(args) >= positional:
-            arg = _keyword(keyword, arg.value).with_changes(comma=arg.comma)
+            arg = by_keyword(keyword, arg.value).with_changes(comma=arg.comma)
         args.append(arg)
     given = {name: code_of(arg.value) for name, arg in bound.given.items()}
     for name, code in (row.pin | row.pin_keyword).items():
         if name not in bound.given:
             code = _SLOT.sub(lambda found: given.get(found[1], found[0]), code)
-            args.append(_keyword(row.keywords.get(name, name), expression(code)))
+            args = pinned(args, row.keywords.get(name, name), code)
     extra = dict(row.set)
     for name, more in row.set_if.items():
         if name in bound.given and not _same(given[name], _default(row, name)):
             extra |= more
     said = {arg.keyword.value for arg in args if arg.keyword}
-    args += [_keyword(name, expression(code)) for name, code in extra.items() if name not in said]
+    args += [by_keyword(name, expression(code)) for name, code in extra.items() if name not in said]
     func = expression(row.to) if row.to else call.func
     return call.with_changes(func=func, args=_separated(args, call.args))
 
@@ -411,11 +411,6 @@ def _as_float(value: cst.BaseExpression) -> cst.BaseExpression:
 def _as_tuple(value: cst.List) -> cst.BaseExpression:
     inside = code_of(value).strip()[1:-1].strip().rstrip(",")
     return expression(f"({inside},)" if len(value.elements) == 1 else f"({inside})")
-
-
-def _keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
-    tight = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    return cst.Arg(value, keyword=cst.Name(name), equal=tight)
 
 
 def _separated(args: list[cst.Arg], old: Sequence[cst.Arg]) -> list[cst.Arg]:
@@ -470,7 +465,7 @@ def _conv_padding(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
             return []
         stride = _bind(row, call).given.get("stride")
         if value.evaluated_value == "same" and (stride is None or code_of(stride.value) == "1"):
-            return [_keyword("pad_mode", cst.SimpleString("'same'"))]
+            return [by_keyword("pad_mode", cst.SimpleString("'same'"))]
         msg = f"`padding` of {row.name}: write numbers; words are for a stride of 1"
         raise Refused(msg)
     stars = any(isinstance(one, cst.StarredElement) for one in getattr(value, "elements", ()))
@@ -478,8 +473,8 @@ def _conv_padding(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
         sides = [code_of(element.value) for element in value.elements for _ in range(2)]
         single = len(set(sides)) == 1 and row.name.endswith("1d")
         text = sides[0] if single else f"({', '.join(sides)})"
-        return [_keyword("padding", expression(text)).with_changes(comma=arg.comma)]
-    return [_keyword("padding", value).with_changes(comma=arg.comma)]
+        return [by_keyword("padding", expression(text)).with_changes(comma=arg.comma)]
+    return [by_keyword("padding", value).with_changes(comma=arg.comma)]
 
 
 def _batch_norm_momentum(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:
@@ -490,7 +485,7 @@ def _batch_norm_momentum(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst
     if _same(code, "0.1"):
         return []
     value = expression(f"1 - {_code(arg.value)}")
-    return [_keyword("momentum", value).with_changes(comma=arg.comma)]
+    return [by_keyword("momentum", value).with_changes(comma=arg.comma)]
 
 
 def _shape_tuple(row: Mapping, arg: cst.Arg, call: cst.Call) -> list[cst.Arg]:

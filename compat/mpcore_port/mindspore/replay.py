@@ -633,7 +633,7 @@ def _same_numbers(ms: Any, torch: Any, runtime: Any) -> None:
     ms.ops.rand_like = lambda x, dtype=None: runtime.rand(*x.shape, dtype=dtype or x.dtype)
     runtime.Generator = torch.Generator
     runtime.is_available = lambda: True
-    ms.set_seed = torch.manual_seed
+    ms.set_seed = runtime.manual_seed = torch.manual_seed
 
     plain = runtime.DataLoader.numbers
 

@@ -98,6 +98,7 @@ class CellKit:
     """
 
     Tensor, Module, Parameter, float32 = ms.Tensor, nn.Cell, ms.Parameter, ms.float32
+    given: ClassVar[list[Any]] = []
     moves: ClassVar = {
         *("to", "cuda", "npu", "cpu", "half", "float", "double", "bfloat16", "type"),
         *("set_train", "set_grad", "to_float", "apply", "compile", "share_memory"),
@@ -175,6 +176,7 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
     runtime.interpolate = _of_numbers(runtime.interpolate)  # type: ignore[attr-defined]
     for made in filter(_is_optimizer, vars(runtime).values()):
         made.__init__ = _with_numbers(made.__init__)
+    optim.Optimizer.__init__ = _noted(optim.Optimizer.__init__)
     for made in {optim.Optimizer, *_with_calls(runtime)}:
         made.__call__ = _with_groups(made.__call__)
     training = runtime.training
@@ -232,6 +234,17 @@ def _with_numbers(original: Any) -> Any:
         groups = [numbers_in(one) if isinstance(one, dict) else one for one in params]
         groups = groups or [ms.Parameter(ops.zeros(1))]  # norms, of a net without
         original(optimizer, groups, *map(number_like, args), **numbers_in(kwargs))
+
+    return begin
+
+
+def _noted(original: Any) -> Any:
+    """Have the parameters known that an optimizer is given."""
+
+    @functools.wraps(original)
+    def begin(optimizer: Any, *args: Any, **kwargs: Any) -> None:
+        original(optimizer, *args, **kwargs)
+        CellKit.given += list(optimizer.parameters)
 
     return begin
 

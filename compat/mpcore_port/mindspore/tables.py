@@ -16,6 +16,9 @@ __all__ = ["FILES", "Mapping", "Param", "mint_layers", "table"]
 FILES = (
     "layers",
     "functions",
+    "linear",
+    "rarer",
+    "spectral",
     "functional",
     "methods",
     "optim",
@@ -28,6 +31,8 @@ FILES = (
     "timm",
     "horovod",
     "fabric",
+    "lightning",
+    "transformers",
 )
 
 
@@ -57,7 +62,6 @@ class Mapping:
         set: arguments that are always written.
         set_if: arguments that are written beside another one.
         change: code an argument becomes.
-        as_int: seeds: MindSpore wants Python's number below 2**32; torch takes any, and a tensor's.
         as_float: arguments that MindSpore wants as a float; torch takes a whole number too.
         native_floats: the same, of MindSpore's own function where it stands for the runtime's.
         as_tuple: arguments that MindSpore wants as a tuple; torch takes a list too.
@@ -76,7 +80,9 @@ class Mapping:
         expr: code for the whole call; bare: the same without the optional argument.
         fill: whether ``expr`` takes defaults for what is not given.
         stars: function that takes what is dropped out of ``**settings``.
+        older: function for ``size_average`` and ``reduce`` whose values are not written.
         imports: name to module of what the new code needs.
+        doubt: which words say why it is unproven, of those in ``rules/names/api.py``; "" if not.
         reason, effect: as in an Edit.
     """
 
@@ -94,7 +100,6 @@ class Mapping:
     change: dict[str, str] = field(default_factory=dict)
     special: dict[str, str] = field(default_factory=dict)
     as_float: tuple[str, ...] = ()
-    as_int: tuple[str, ...] = ()
     native_floats: tuple[str, ...] = ()
     as_tuple: tuple[str, ...] = ()
     drop: tuple[str, ...] = ()
@@ -111,21 +116,32 @@ class Mapping:
     bare: str = ""
     fill: bool = False
     stars: str = ""
+    older: str = ""
     imports: dict[str, str] = field(default_factory=dict)
+    doubt: str = ""
     reason: str = ""
     effect: str = ""
 
     @property
     def renames_only(self) -> bool:
         """Whether the call keeps its arguments as they are."""
-        plain = Mapping(self.name, self.to, self.value, reason=self.reason, effect=self.effect)
+        plain = Mapping(
+            self.name,
+            self.to,
+            self.value,
+            doubt=self.doubt,
+            reason=self.reason,
+            effect=self.effect,
+        )
         return bool(self.to) and self == plain
 
     @property
     def kind(self) -> str:
-        """``"exact"``, ``"changed"`` or ``"refused"``."""
+        """``"exact"``, ``"changed"``, ``"unproven"`` or ``"refused"``."""
         if self.refuse_all:
             return "refused"
+        if self.doubt:
+            return "unproven"
         return "changed" if self.effect else "exact"
 
 
@@ -149,8 +165,10 @@ def _mapping(name: str, row: str | dict[str, Any]) -> Mapping:
         raise ValueError(msg)
     values = dict(row)
     values["params"] = _params(values.get("params", _signature(name, row)))
-    for key in ("drop", "as_float", "as_int", "as_tuple", "native_floats"):
+    for key in ("drop", "as_float", "as_tuple", "native_floats"):
         values[key] = tuple(values.get(key, ()))
+    if "device" in values["drop"] and name.rpartition(".")[2].islower():
+        values.setdefault("stars", "port.without")  # a function's **{"device": device}
     return Mapping(name, **values)
 
 

@@ -235,6 +235,7 @@ def install(kind: str) -> types.ModuleType:
     _move_modules(functools.partial(named, place=DEVICE))
     _move_autocast(kind, moved)
     _move_loading(moved)
+    _move_generators(moved)
     _move_parallel(kind)
     _Move(functools.partial(named, place=DEVICE), kind).__enter__()  # for the life of the process
     return module
@@ -377,6 +378,19 @@ def _move_loading(moved: Any) -> None:
         return original(f, _MOVED_TO_CPU if _names_device(place) else place, *args, **kwargs)
 
     torch.load = load
+
+
+def _move_generators(moved: Any) -> None:
+    original = torch.Generator
+
+    class Generator(original):  # type: ignore[misc,valid-type]  # torch is untyped here
+        """A stream of random numbers, on the CPU wherever it is asked for."""
+
+        def __new__(cls, device: Any = "cpu") -> Any:
+            return original.__new__(cls, device=moved(device))
+
+    Generator.__module__, Generator.__qualname__ = "torch", "Generator"
+    torch.Generator = Generator
 
 
 def _network(module: Any) -> Any:

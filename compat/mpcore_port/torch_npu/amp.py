@@ -6,12 +6,15 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.arguments import by_keyword
 from mpcore_port.names import code_of, dotted, in_front, string_of, without
 from mpcore_port.rule import Rule
 from mpcore_port.scan import SCALERS, arguments
 from mpcore_port.torch_npu.plan import need_npu, scaler_class
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from mpcore_port.rule import At
 
 __all__ = ["AutocastQuery", "CustomFunction", "Fused", "MakeScaler", "ScalerState"]
@@ -41,6 +44,8 @@ class MakeScaler(Rule):
         """Rewrite one construction; the name itself is another rule's."""
         if isinstance(old, cst.ClassDef):
             return self._subclass(old, at)
+        if at.names.called(old) in _PARTIALS and not at.options.portable:
+            return self._partial(old, new, at)
         kind = scaler_class(old, at)
         if kind == "npu":
             return self._npu(old, new, at)
@@ -65,18 +70,21 @@ class MakeScaler(Rule):
             effect = "positional arguments of super().__init__, and private methods, may not fit"
             at.note(self, old.name, old.name, "changed", reason, effect)
 
+    def _partial(self, old: Any, new: Any, at: At) -> Any:
+        """Take the device out of ``partial(torch.amp.GradScaler, device="cuda")``."""
+        made = at.names.qualified(old.args[0].value) if old.args else None
+        if made not in SCALERS or any(arg.star for arg in old.args):
+            return None
+        args = [new.args[0], *_for_npu(new.args[1:], SCALERS[str(made)])]
+        if len(args) == len(new.args):
+            return None
+        args[-1] = args[-1].with_changes(comma=new.args[-1].comma)
+        changed = new.with_changes(args=args)
+        at.note(self, old, changed)
+        return changed
+
     def _npu(self, old: Any, new: Any, at: At) -> Any:
-        names = SCALERS[str(at.names.called(old))]
-        args, place = [], 0
-        for arg in new.args:
-            if arg.keyword is None and not arg.star:
-                keyword, place = names[place], place + 1
-                arg = arg.with_changes(
-                    keyword=cst.Name(keyword),
-                    equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-                )
-            if arg.keyword is None or arg.keyword.value != "device":
-                args.append(arg)
+        args = _for_npu(new.args, SCALERS[str(at.names.called(old))])
         if len(args) == len(new.args) and all(
             a.keyword == b.keyword for a, b in zip(args, new.args, strict=True)
         ):
@@ -106,6 +114,24 @@ class MakeScaler(Rule):
         elif "cuda" not in str(at.names.called(old)) or code_of(changed) != code_of(old):
             at.note(self, old, changed)
         return changed
+
+
+_PARTIALS = ("functools.partial", "functools.partialmethod")
+
+
+def _for_npu(given: Sequence[cst.Arg], names: Sequence[str]) -> list[cst.Arg]:
+    """Return the arguments of a scaler by keyword, without a device; ``names`` are in order."""
+    args, place = [], 0
+    for arg in given:
+        if arg.keyword is None and not arg.star:
+            keyword, place = names[place], place + 1
+            arg = arg.with_changes(
+                keyword=cst.Name(keyword),
+                equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+            )
+        if arg.keyword is None or arg.keyword.value != "device":
+            args.append(arg)
+    return args
 
 
 def _stepped(call: cst.Call, at: At) -> list[str]:
@@ -185,23 +211,15 @@ class CustomFunction(Rule):
         if isinstance(old, cst.Decorator):
             if at.names.qualified(old.decorator) not in _CUSTOM:
                 return None
-            call = cst.Call(new.decorator, [_keyword("device_type", '"npu"')])
+            call = cst.Call(new.decorator, [by_keyword("device_type", '"npu"')])
             changed = new.with_changes(decorator=call)
             at.note(self, old.decorator, call)
             return changed
         if at.names.called(old) not in _CUSTOM or "device_type" in arguments(old, ()):
             return None
-        changed = _with_argument(new, _keyword("device_type", '"npu"'))
+        changed = _with_argument(new, by_keyword("device_type", '"npu"'))
         at.note(self, old, changed)
         return changed
-
-
-def _keyword(name: str, value: str) -> cst.Arg:
-    return cst.Arg(
-        cst.parse_expression(value),
-        keyword=cst.Name(name),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )
 
 
 def _with_argument(call: cst.Call, arg: cst.Arg) -> cst.Call:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.arguments import by_keyword, pinned
 from mpcore_port.messages import PackageMessages
 from mpcore_port.names import alias_text, code_of, home
 from mpcore_port.packages import imported
@@ -262,9 +263,9 @@ class ApexParts(Rule):
             to = "torch.optim.Adam"
         args = [a for a in new.args if a.keyword is None or a.keyword.value not in dropped]
         if row["name"].endswith("FusedAdam") and "weight_decay" not in given:
-            args.append(_keyword("weight_decay", "0.0"))  # AdamW's own default is 0.01
+            args = pinned(args, "weight_decay", "0.0")  # AdamW's own default is 0.01
         if row["name"] == "apex.parallel.DistributedDataParallel":
-            args.append(_keyword("broadcast_buffers", "False"))  # apex broadcasts parameters only
+            args.append(by_keyword("broadcast_buffers", "False"))  # apex broadcasts parameters only
         if args:
             for index, arg in enumerate(args[:-1]):
                 if not isinstance(arg.comma, cst.Comma):
@@ -273,11 +274,3 @@ class ApexParts(Rule):
             if args[-1] is not new.args[-1]:
                 args[-1] = args[-1].with_changes(comma=new.args[-1].comma)
         return to, args
-
-
-def _keyword(name: str, value: str) -> cst.Arg:
-    return cst.Arg(
-        cst.parse_expression(value),
-        keyword=cst.Name(name),
-        equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
-    )

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.arguments import by_keyword
 from mpcore_port.names import code_of, string_of
 from mpcore_port.rule import Kind, Rule
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments
@@ -198,13 +199,8 @@ def _placed(call: cst.Call) -> list[cst.Arg]:
         if keyword == "device":
             device = cst.parse_expression(f"_port_place({code_of(arg.value)})")
         else:
-            rest.append(_keyword(keyword, arg.value))
+            rest.append(by_keyword(keyword, arg.value))
     return _joined([cst.Arg(device), *rest])
-
-
-def _keyword(name: str, value: cst.BaseExpression) -> cst.Arg:
-    no_space = cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace(""))
-    return cst.Arg(value, keyword=cst.Name(name), equal=no_space)
 
 
 def _joined(args: list[cst.Arg]) -> list[cst.Arg]:
@@ -228,7 +224,7 @@ class PortableAmp(Rule):
         if isinstance(old, cst.Decorator):
             if at.names.qualified(old.decorator) not in _CUSTOM:
                 return None
-            given = [_keyword("device_type", cst.Name("_port_device"))]
+            given = [by_keyword("device_type", cst.Name("_port_device"))]
             call = cst.Call(new.decorator, given)
             at.note(self, old.decorator, call)
             return new.with_changes(decorator=call)
@@ -236,7 +232,7 @@ class PortableAmp(Rule):
         if name in _CUSTOM:
             kept = list(new.args)
             changed = new.with_changes(
-                args=_joined([*kept, _keyword("device_type", cst.Name("_port_device"))])
+                args=_joined([*kept, by_keyword("device_type", cst.Name("_port_device"))])
             )
         elif name in AUTOCASTS and name.startswith("torch.cuda"):
             changed = self._autocast(name, old, new, at)
@@ -270,7 +266,7 @@ class PortableAmp(Rule):
         args = _by_keyword(new.args, AUTOCASTS[name])
         if "dtype" not in arguments(old, AUTOCASTS[name]):
             torch = at.name_of("torch", "torch")
-            args.append(_keyword("dtype", cst.parse_expression(f"{torch}.float16")))
+            args.append(by_keyword("dtype", cst.parse_expression(f"{torch}.float16")))
         return new.with_changes(args=_joined([cst.Arg(cst.Name("_port_device")), *args]))
 
     def _scaler(self, name: str, new: Any) -> Any:
@@ -285,7 +281,7 @@ def _by_keyword(args: Any, names: Any) -> list[cst.Arg]:
     made = []
     for index, arg in enumerate(args):
         if arg.keyword is None and not arg.star:
-            arg = _keyword(listed[index], arg.value)
+            arg = by_keyword(listed[index], arg.value)
         made.append(arg.with_changes(comma=cst.MaybeSentinel.DEFAULT))
     return made
 
@@ -313,7 +309,7 @@ class PortableGroup(Rule):
             if "backend" in arguments(old, ("backend",)) or any(arg.star for arg in old.args):
                 return None
             need_npu(at)
-            first = _keyword("backend", cst.Name("_port_backend"))
+            first = by_keyword("backend", cst.Name("_port_backend"))
             changed = new.with_changes(args=_joined([first, *new.args]))
         at.note(self, old, changed)
         return changed

@@ -153,6 +153,8 @@ def install(
         importlib.invalidate_caches()
     for name in gone:
         module = sys.modules[name] = _Absent(name)
+        if name in given:
+            _HELD(module).update(given[name], __all__=list(given[name]))
         module.__path__ = []  # what is in it is absent, too
 
 
@@ -196,10 +198,10 @@ def _or_alone(asked: Any, is_begun: Any, alone: int) -> Any:
 
 
 def _take_words() -> None:
-    """Let the environment be given words that are not there."""
+    """Let the environment be given words that are not there, and numbers in their place."""
     encode = os.environ.encodevalue
     os.environ.encodevalue = lambda value: encode(
-        str(value) if isinstance(value, Missing) else value
+        str(value) if isinstance(value, (Missing, int)) else value
     )
 
 
@@ -208,6 +210,7 @@ def _take_numbers(torch: Any) -> None:
 
     Tensors and modules are moved to what is not there: the device.
     """
+    from mpcore_port.verify.kit import TorchKit
     from mpcore_port.verify.stand_in import number_like, numbers_in, place_like
 
     fill, make = torch.Tensor.__setitem__, torch.optim.Optimizer.__init__
@@ -217,6 +220,7 @@ def _take_numbers(torch: Any) -> None:
         for group in filter(lambda one: isinstance(one, dict), groups):
             group.update(numbers_in(group))  # the script may hold it, too
         make(optimizer, groups, numbers_in(defaults))
+        TorchKit.given += [one for group in optimizer.param_groups for one in group["params"]]
 
     for held in (torch.Tensor, torch.nn.Module):
         held.to = _to_places(held.to, place_like)

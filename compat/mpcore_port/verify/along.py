@@ -42,6 +42,10 @@ def port_along(beside: Beside, copy: Path, target: Target, options: Options) -> 
                 tree.sources.append(found)
                 continue
         shutil.copyfile(path, to)
+    for path in _data_beside(files):
+        to = copy / path.relative_to(beside.top)
+        if not to.exists():
+            shutil.copyfile(path, to)
     done = port_tree(tree, target, options)
     bad: list[Unread] = list(done.unread)
     if bad:
@@ -50,6 +54,20 @@ def port_along(beside: Beside, copy: Path, target: Target, options: Options) -> 
     for file in done.files:
         (copy / file.source.path).write_bytes(file.source.encode(file.text))
     return tuple(_named(file) for file in done.files if file.text != file.source.text)
+
+
+_LARGEST = 4_000_000  # bytes of a file of data that is copied: one may be written to
+
+
+def _data_beside(files: list[Path]) -> list[Path]:
+    """Return the files of data that lie beside modules: vocabularies, tables, settings."""
+    folders = sorted({path.parent for path in files})
+    beside = [path for folder in folders for path in sorted(folder.iterdir())]
+    return [
+        path
+        for path in beside
+        if path.suffix != ".py" and path.is_file() and path.stat().st_size <= _LARGEST
+    ]
 
 
 _LISTS = re.compile(r"\b(listdir|scandir|glob|iglob|iterdir|walk_packages|iter_modules)\(")

@@ -6,7 +6,7 @@ import ast
 import re
 from typing import TYPE_CHECKING
 
-from mpcore_port.verify.required import defaults
+from mpcore_port.verify.required import defaults, precision_of
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, flag_of, number_of, role_of
 
 if TYPE_CHECKING:
@@ -45,6 +45,8 @@ def settings_of(module: Module, folder: Path, name: str) -> tuple[str, str]:
     sized = {node.attr for node in read if _is_sized(module, node)}
     divides = {node.attr for node in read if _divides(module, node)}
     known = defaults(module.tree, folder)
+    _, mixed, word = precision_of(module, folder)
+    known |= {mixed: repr(word)} if word else {}
     values = {}
     for attribute in asked:
         code = _value(module, name, attribute, known)

@@ -281,6 +281,8 @@ def _starred(module: Module, loop: ast.AST, target: ast.Tuple | ast.List) -> Lay
     names: list[str] = []
     for part in target.elts:
         if isinstance(part, ast.Starred) and isinstance(part.value, ast.Name):
+            if not _is_read(loop, part.value.id):
+                continue
             found = _used(module, loop, part.value.id, 3)
             if found is None or found.kind != "tuple":
                 return None
@@ -291,6 +293,12 @@ def _starred(module: Module, loop: ast.AST, target: ast.Tuple | ast.List) -> Lay
             return None
     stars = [part for part in target.elts if isinstance(part, ast.Starred)]
     return Layout("tuple", tuple(names)) if stars else None
+
+
+def _is_read(scope: ast.AST, name: str) -> bool:
+    """Return whether a name is read in a scope: the rest of ``data, *_`` is not."""
+    nodes = (node for node in ast.walk(scope) if isinstance(node, ast.Name) and node.id == name)
+    return any(isinstance(node.ctx, ast.Load) for node in nodes)
 
 
 def _leaves(target: ast.expr) -> list[ast.expr]:

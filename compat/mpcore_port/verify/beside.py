@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mpcore_port.above import imported_names, module_at, nearest
+from mpcore_port.verify.module import StepError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Beside", "absolute", "in_order", "needed", "roots", "says_device"]
 
-_MOST = 60  # modules that are followed
+_MOST = 300  # modules that are followed
 _LONGEST = 400_000  # characters of one
 _DEVICE = re.compile(r"cuda|nccl|apex|cudnn|channels_last|autocast|GradScaler|torch\.backends")
 
@@ -71,13 +72,20 @@ def roots(tree: ast.AST, folder: Path) -> list[Path]:
 
 
 def needed(text: str, folder: Path, above: list[Path]) -> list[Path]:
-    """Return the files of the modules beside a script that it imports, and those import."""
+    """Return the files of the modules beside a script that it imports, and those import.
+
+    Raises:
+        StepError: they are too many; one that is not followed would be absent, on one side alone.
+    """
     found: dict[Path, None] = {}
     waiting = list(_files(text, folder, [folder, *above]))
-    while waiting and len(found) < _MOST:
+    while waiting:
         path = waiting.pop(0)
         if path in found or not path.is_file() or path.stat().st_size > _LONGEST:
             continue
+        if len(found) >= _MOST:
+            msg = f"it imports more than {_MOST} modules that lie beside it"
+            raise StepError(msg)
         found[path] = None
         inside = path.read_text(encoding="utf-8", errors="replace")
         waiting += _files(inside, path.parent, [folder, *above])

@@ -42,6 +42,9 @@ def install(may_raise: Callable[[], bool]) -> None:
         for name, function in _DOWNLOADS:
             setattr(importlib.import_module(name), function, missing(f"{name}.{function}"))
     if runtime is not None:
+        for name, function in _DOWNLOADS:
+            if hasattr(runtime, function):
+                setattr(runtime, function, missing(f"{name}.{function}"))
         runtime.load_state_dict = _loading(runtime.load_state_dict)  # type: ignore[attr-defined]
     mindspore = sys.modules.get("mindspore")
     if mindspore is not None and hasattr(mindspore, "load_param_into_net"):

@@ -8,6 +8,7 @@ loaders give synthetic batches, modules that are not installed do nothing. Nothi
 from __future__ import annotations
 
 import ast
+import re
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -16,16 +17,21 @@ from mpcore_port.verify.batches import Layout, has_devices, layout_of, moves
 from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.context import CALLED, NEVER, context
 from mpcore_port.verify.guess import Guess, guess_call
-from mpcore_port.verify.module import Module, StepError, function_name, is_backward
+from mpcore_port.verify.module import StepError, function_name, is_backward, module_of
 from mpcore_port.verify.needs import Loop, Needs
 from mpcore_port.verify.old_torch import AS_BEFORE
 from mpcore_port.verify.required import required_arguments
+from mpcore_port.verify.roles import OF_WEIGHTS
 from mpcore_port.verify.settings_files import named_in
 from mpcore_port.verify.stubs import STREAM, Stubs
+from mpcore_port.verify.without_forward import STANDS, plain_batch, plain_layout, without_forward
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
     from pathlib import Path
+
+    from mpcore_port.verify.module import Module
+    from mpcore_port.verify.without_forward import Removed
 
 __all__ = ["HEAD", "Step", "extract"]
 
@@ -45,7 +51,11 @@ from mpcore_port.verify.synthetic import give as _mpcore_give
 from mpcore_port.verify.synthetic import missing as _mpcore_missing
 from mpcore_port.verify.synthetic import settings as _mpcore_settings
 from mpcore_port.verify.synthetic import arrays as _mpcore_arrays
+from contextlib import nullcontext as _mpcore_context
 _mpcore_never = False
+_mpcore_always = True
+_mpcore_once = [0]
+_mpcore_none = []
 _mpcore_short = int
 _mpcore_counted = list
 _mpcore_install({given}, {gone!r})
@@ -62,6 +72,9 @@ def _mpcore_loader(number=0):
     return _mpcore_all[number]
 def _mpcore_next(number=0):
     return next(_mpcore_streams[number])
+_mpcore_kept = _mpcore_arrays("float32[8, 16]")
+def _mpcore_some():
+    return torch.from_numpy(_mpcore_kept[0][0]).cuda()
 def _mpcore_spawn(function, args=(), nprocs=1, **_):
     function(0, *args)
 """
@@ -88,6 +101,9 @@ class Step:
         gone: modules that are there, and cannot be imported.
         old_torch: whether torch does what it did before 0.4.
         named: settings beside the script that it names.
+        forward: lines of its forward pass that it does without; () if it has one.
+        without: why it does without it.
+        bare: whether nothing is imported but torch and what comes with Python.
     """
 
     body: str
@@ -105,6 +121,9 @@ class Step:
     gone: tuple[str, ...] = ()
     old_torch: bool = False
     named: tuple[str, ...] = ()
+    forward: tuple[int, ...] = ()
+    without: str = ""
+    bare: bool = False
 
     @property
     def layout(self) -> Layout | None:
@@ -138,7 +157,7 @@ class Step:
         given = ", ".join(batches) or "_mpcore_batches([None] * len(_mpcore_given))"
         files = tuple(folders)
         head = _HEAD.format(
-            folders=folders,
+            folders=[] if self.bare else folders,
             files=files,
             named=self.named,
             batches=given,
@@ -154,7 +173,13 @@ class Step:
 
 
 def extract(
-    text: str, folder: Path, absent: Collection[int] = (), *, old_torch: bool = False
+    text: str,
+    folder: Path,
+    absent: Collection[int] = (),
+    *,
+    old_torch: bool = False,
+    forward: bool = True,
+    bare: bool = False,
 ) -> Step:
     """Return the training step of a script.
 
@@ -163,15 +188,41 @@ def extract(
         folder: where it lies; modules beside it are not missing.
         absent: lines whose imports and calls give nothing: they were tried and failed.
         old_torch: whether torch does what it did before 0.4.
+        forward: whether it has its forward pass; without one, a loss is made of weights.
+        bare: whether nothing is imported but torch and what comes with Python.
 
     Raises:
         StepError: with what stands in the way.
     """
-    module = Module(text)
+    module = module_of(text)
     if not any(is_backward(node) for node in ast.walk(module.tree)):
         msg = "there is no backward pass in it"
         raise StepError(msg)
-    stubs = Stubs(module, folder, absent)
+    found = _found(module, Stubs(module, folder, absent, bare=bare))
+    removed = None
+    if not forward:
+        removed = _forward_of(module, found)
+        if not removed.needed:
+            msg = "no loss is made in it"
+            raise StepError(msg)
+        stubs = Stubs(module, folder, absent, bare=bare)
+        stubs.remove(removed)
+        found = _found(module, stubs)
+    step = replace(_step(module, found, removed), bare=bare)
+    return replace(step, old_torch=True, assumed=(*step.assumed, AS_BEFORE)) if old_torch else step
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What a step needs, and what it is called by where its script does not."""
+
+    stubs: Stubs
+    needs: Needs
+    guess: Guess
+    loop: Loop
+
+
+def _found(module: Module, stubs: Stubs) -> _Found:
     needs = Needs(module, stubs)
     guess = Guess()
     top = next((s for s in module.tree.body if module.reaches(s)), None)
@@ -193,11 +244,18 @@ def extract(
         msg = "no loop leads to the backward pass"
         raise StepError(msg)
     needs.close()
-    step = _step(module, stubs, needs, needs.loop, guess)
-    return replace(step, old_torch=True, assumed=(*step.assumed, AS_BEFORE)) if old_torch else step
+    return _Found(stubs, needs, guess, needs.loop)
 
 
-def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) -> Step:
+def _forward_of(module: Module, found: _Found) -> Removed:
+    """Return what stands in the place of a step's forward pass."""
+    guess = found.guess
+    given = guess.data if guess.layout is not None else ()
+    return without_forward(module, found.loop, found.needs.targets, given, guess.setter)
+
+
+def _step(module: Module, found: _Found, removed: Removed | None) -> Step:
+    stubs, needs, guess, loop = found.stubs, found.needs, found.guess, found.loop
     lines, replaced, touched = _replaced(module, stubs, needs)
     kept = {number for number in needs.kept if lines[number - 1].strip()}
     read_only = context(module, kept, lines, loop)
@@ -208,9 +266,13 @@ def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) 
         if isinstance(s, ast.ImportFrom) and s.module == "__future__"
     ]
     owner = module.enclosing(loop, ast.FunctionDef, ast.AsyncFunctionDef)
-    layouts = tuple(layout_of(module, loop, target) for target in needs.targets)
+    if removed is not None:
+        layouts = tuple(map(plain_layout, needs.targets))
+    else:
+        layouts = tuple(layout_of(module, loop, target) for target in needs.targets)
     if guess.layout is not None:
-        layouts = (guess.layout,)
+        names = guess.data if removed is not None else ()
+        layouts = (plain_batch(names) if names else guess.layout,)
     placed = has_devices(module) and not moves(module, loop)
     layouts = tuple(replace(layout, placed=placed) for layout in layouts)
     return Step(
@@ -228,6 +290,7 @@ def _step(module: Module, stubs: Stubs, needs: Needs, loop: Loop, guess: Guess) 
         _code_of(stubs.given),
         tuple(stubs.gone),
         named=named_in(module.tree, (stubs.folder, *stubs.roots)),
+        forward=tuple(removed.lines) if removed is not None else (),
     )
 
 
@@ -251,7 +314,7 @@ def _replaced(
     for node in sorted(outer, key=lambda n: (n.lineno, n.col_offset), reverse=True):
         first, last = node.lineno - 1, node.end_lineno - 1
         text, more = spots[node], last - first
-        if more:  # lines stay where they are
+        if more and "\n" not in text:  # lines stay where they are
             text = text[:-1] + "\n" * more + text[-1:] if text.endswith(")") else text
         tail = lines[last][node.end_col_offset :]
         new = (lines[first][: node.col_offset] + text.encode() + tail).split(b"\n")
@@ -274,12 +337,20 @@ def _shortened(node: ast.AST) -> str:
 def _what(text: str) -> str:
     if "_mpcore_short" in text:
         return text.partition("(")[2].rstrip(")")
+    if re.fullmatch(r"\w+\.(b?float\d*|half|double)", text):  # of several types by name
+        return text
+    if OF_WEIGHTS in text:
+        return "a number made of weights"
+    if (said := STANDS.get(text)) is not None:
+        return said
     if "_mpcore_spawn" in text:
         return "one process"
     if text.startswith("_mpcore_give"):
         return BY_NAME
     if text == NEVER:
         return "its other branch"
+    if text.startswith(f"if {NEVER}: "):
+        return "nothing"
     if text.startswith("_mpcore_counted"):
         return "its numbers"
     if text.startswith("_mpcore_missing('optimizer "):

@@ -46,6 +46,7 @@ _DATA = re.compile(
 )
 _BEGINS = re.compile(r"(start|first|last)_(steps?|iters?|iterations?|epochs?)", re.I)
 _MOST_STEPS = re.compile(r"(max|num|total|n)_?(train_)?(steps|iters?|iterations|batches)", re.I)
+_NUMBER = re.compile(r"[\d.]+(e-?\d+)?")
 _SETTERS = re.compile(r"(set|feed)_?(input|data|batch)s?")
 _SIZES = (
     (r"(num_|n_)?(classes|outputs?)|out(put)?_(features|dim|size|channels)|nc", 10),
@@ -70,6 +71,8 @@ class Guess:
         function: that is called.
         layout: of what a batch hands to it; None where a loop is in it.
         samples: whether it takes its batches by itself, and no loop is in it.
+        data: its parameters, or those of ``setter``, that a batch is handed to.
+        setter: a method that is handed the batch in front of it; None for none.
     """
 
     code: str = ""
@@ -77,6 +80,8 @@ class Guess:
     function: Any = None
     layout: Layout | None = None
     samples: bool = False
+    data: tuple[str, ...] = ()
+    setter: Any = None
 
 
 def guess_call(module: Module, stubs: Stubs) -> Guess:
@@ -86,7 +91,7 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         StepError: nothing is known about one of its parameters.
     """
     function, loops = _first(module)
-    maker = _Maker(module, function, stubs.folder)
+    maker = _Maker(module, function, stubs.folder, bare=stubs.bare)
     owner = module.parents.get(function)
     data = [] if loops else _data(function)
     beside = _beside(module, function)
@@ -117,19 +122,22 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         name = setter.args.args[1].arg
         layout = layout_of(module, setter, ast.Name(name, ast.Store()))
         each = f"for {name} in _mpcore_loader(): _mpcore_owner.{setter.name}({name}); {call}"
-        return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
+        lines, said = "\n".join([*maker.lines, each]), tuple(maker.said)
+        return Guess(lines, said, function, layout, data=(name,), setter=setter)
     if not data and nexts(module, function):
         each = f"for _ in range({BATCHES}): {call}"
         return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, samples=True)
     if len(data) == 1:
         layout = layout_of(module, function, ast.Name(data[0], ast.Store()))
         each = f"for {data[0]} in _mpcore_loader(): {call}"
-        return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
+        said = tuple(maker.said)
+        return Guess("\n".join([*maker.lines, each]), said, function, layout, data=(data[0],))
     names = tuple(data) or (_ONE,)
     inside = f"{loss}\n    {call}" if loss else f" {call}"
     each = f"for ({', '.join(names)},) in _mpcore_loader():{inside}"
     layout = Layout("tuple", names)
-    return Guess("\n".join([*maker.lines, each]), tuple(maker.said), function, layout)
+    said = tuple(maker.said)
+    return Guess("\n".join([*maker.lines, each]), said, function, layout, data=tuple(data))
 
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
@@ -308,8 +316,8 @@ def _keys_of(function: Function) -> list[str]:
 
 
 class _Maker:
-    def __init__(self, module: Module, function: Function, folder: Path) -> None:
-        self.module, self.function, self.folder = module, function, folder
+    def __init__(self, module: Module, function: Function, folder: Path, *, bare: bool) -> None:
+        self.module, self.function, self.folder, self.bare = module, function, folder, bare
         self.lines: list[str] = []
         self.said: list[str] = []
         self.model = ""
@@ -398,12 +406,18 @@ class _Maker:
         """Return whether something of that name is called, or asked for attributes or items."""
         return re.search(rf"(?<![\w.]){name}[.(\[]", self.module.text) is not None
 
+    def _is_object(self, name: str, function: Function) -> bool:
+        """Return whether attributes are read of something, here or where its class holds it."""
+        owner = self.module.parents.get(function)
+        held = isinstance(owner, ast.ClassDef) and f"self.{name}." in self.module.text_of(owner)
+        return held or self._is_asked(name)
+
     def _is_held(self, name: str, function: Function) -> bool:
         """Return whether the class of a method reads on what it is given, without asking first."""
         owner = self.module.parents.get(function)
         if not isinstance(owner, ast.ClassDef):
             return False
-        text = ast.unparse(owner)
+        text = self.module.text_of(owner)
         asks = re.search(rf"(if|and|or|not) self\.{name}\b(?!\.)", text)
         return f"self.{name}." in text and asks is None
 
@@ -421,7 +435,7 @@ class _Maker:
             return True
         if LOSS.search(name):
             return False
-        text = ast.unparse(function)
+        text = self.module.text_of(function)
         asked = (f"{name}.parameters()", f"{name}.train()", f"{name}.named_parameters()")
         return any(one in text for one in asked) or self._is_called_as_model(name, function)
 
@@ -430,7 +444,7 @@ class _Maker:
         owner = self.module.parents.get(function)
         if not isinstance(owner, ast.ClassDef):
             return False
-        text = ast.unparse(owner)
+        text = self.module.text_of(owner)
         return f"self.{name}(" in text and f"self.{name}.train(" in text
 
     def _value(self, name: str, function: Function) -> str:
@@ -438,7 +452,7 @@ class _Maker:
             return self._make_model(name)
         asked = re.search(rf"\b{name}(\.(?!step\b|zero_grad\b)\w|\[)", self.module.text)
         if asked and SETTINGS.fullmatch(name):
-            held = held_beside(self.module, self.folder, name)
+            held = "" if self.bare else held_beside(self.module, self.folder, name)
             if held:
                 self.lines.append(f"from {held} import {name} as _mpcore_{name}")
                 self.said.append(f"{name}: that of {held}")
@@ -466,12 +480,13 @@ class _Maker:
         if LOSS.search(name) and _takes_others(name, function):
             self.said.append(f"{name}: it compares more than two, a stand-in")
             return f'_mpcore_missing("{name}")'
-        if code := role_of(name, self.model or _MODEL):
+        code = role_of(name, self.model or _MODEL)
+        if code and not (_NUMBER.fullmatch(code) and self._is_object(name, function)):
             return "1" if code == "0" and is_counted(self.module, name) else code
         if _switches_scaler(name, function):
             return "True"
         number = number_of(name, 0)
-        if number and not self._is_asked(name):
+        if number and not self._is_object(name, function):
             self.said.append(f"{name}: {number:g}")
             return f"{number:g}"
         self.said.append(f"{name}: nothing is known of it, a stand-in")

@@ -76,9 +76,11 @@ class TorchKit:
         moves: methods that give back the network.
         of_module: methods that are the network's own.
         between: where files are whose functions hand on what a network gives.
+        given: the parameters that optimizers were given.
     """
 
     Tensor, Module, Parameter, float32 = torch.Tensor, nn.Module, nn.Parameter, torch.float32
+    given: ClassVar[list[Any]] = []
     moves: ClassVar = {
         *("to", "cuda", "npu", "cpu", "half", "float", "double", "bfloat16", "type"),
         *("requires_grad_", "train", "eval", "apply", "compile", "share_memory"),

@@ -23,6 +23,7 @@ __all__ = [
     "makers_of_optimizers",
     "may_go",
     "of_evaluation",
+    "types_asked",
 ]
 
 _TRAINS = {
@@ -54,13 +55,21 @@ _OF_TENSORS = {"mean", "sum", "float", "view", "to", "item", "squeeze", "detach"
 _OURS = ("torch.", "apex.")
 
 
-def may_go(module: Module, line: int, loop: tuple[int, int], above: Sequence[int] = ()) -> bool:
+def may_go(
+    module: Module,
+    line: int,
+    loop: tuple[int, int],
+    above: Sequence[int] = (),
+    *,
+    bare: bool = False,
+) -> bool:
     """Return whether a line that failed may be left out of a step.
 
     Before the loop: imports, checks, and calls that are not torch's. In the loop: calls that stand
     alone and move nothing, as those of loggers do, and those whose results are only reported. What
     the loop calls (``above`` are the lines that led there) keeps the methods of its values: they
-    may be tensors.
+    may be tensors. Where nothing is imported (``bare``) a line before the loop may be anything that
+    does not train: what it reads has nothing in its place.
     """
     if line <= 0:
         return False
@@ -73,8 +82,12 @@ def may_go(module: Module, line: int, loop: tuple[int, int], above: Sequence[int
             return alone and _TO_METERS.search(ast.unparse(func)) is not None
     if isinstance(node, (ast.Import, ast.ImportFrom)):
         return not inside and node.names[0].name != "*"
-    if isinstance(node, (ast.Raise, ast.Assert)):
+    if isinstance(node, (ast.Raise, ast.Assert, ast.If)):
         return not inside
+    if _is_type_asked(module, node):
+        return True
+    if bare and not inside and isinstance(node, ast.expr):
+        return not (module.reaches(node) or _trains(module, node))
     if not isinstance(node, ast.Call):
         return False
     if _is_of_torch(module, node.func) or module.reaches(node):
@@ -90,22 +103,69 @@ def may_go(module: Module, line: int, loop: tuple[int, int], above: Sequence[int
     return alone and called.rpartition(".")[2] not in _TRAINS and not _OF_STEP.search(called)
 
 
+def _trains(module: Module, node: ast.AST) -> bool:
+    """Return whether what trains is made, or moved, in an expression."""
+    calls = [one for one in ast.walk(node) if isinstance(one, ast.Call)]
+    names = [module.qualified(call.func) or ast.unparse(call.func) for call in calls]
+    return any(_OF_TRAINING.search(name) for name in names)
+
+
+_OF_TRAINING = re.compile(
+    r"\b(torch|apex)\.(\w+\.)*(optim|amp)\.|GradScaler|autocast|parameters$|\.(step|backward)$"
+)
+
+
+def _is_type_asked(module: Module, node: ast.AST | None) -> bool:
+    """Return whether a type is asked for by its name: ``DTYPES[cfg.amp_dtype]``."""
+    return bool(types_asked(module, node))
+
+
+def types_asked(module: Module, node: ast.AST | None) -> list[str]:
+    """Return the code of the types of torch that an item is one of; [] for other items."""
+    if not isinstance(node, ast.Subscript) or isinstance(node.slice, ast.Constant):
+        return []
+    values = module.values(ast.unparse(node.value)) or [node.value]
+    for one in values:
+        if isinstance(one, ast.Dict):
+            parts = one.values
+        elif isinstance(one, ast.Call) and ast.unparse(one.func) == "dict":
+            parts = [keyword.value for keyword in one.keywords]
+        else:
+            continue
+        names = [module.qualified(part) for part in parts]
+        if names and all(re.fullmatch(r"torch\.(b?float|half|double)\d*", name) for name in names):
+            return [ast.unparse(part) for part in parts]
+    return []
+
+
 def failing(module: Module, line: int) -> ast.AST | None:
     """Return what would be left out of a line: an import, a check, or its outermost call.
+
+    Else it is what is assigned.
 
     What stands in for a network is still moved: of ``Net().cuda()`` it is ``Net()``.
     """
     found: list[ast.AST] = [
         node for node in ast.walk(module.tree) if getattr(node, "lineno", 0) == line
     ]
+    if types := [node for node in found if _is_type_asked(module, node)]:
+        return types[0]
     for node in found:
         if isinstance(node, (ast.Import, ast.ImportFrom, ast.Raise, ast.Assert)):
+            return node
+        if isinstance(node, ast.If) and _only_raises(node):
             return node
         if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
             return _peeled(node.value) or node.value
         if isinstance(node, ast.Call):
             return _peeled(node) or node
-    return None
+    assigned = (node for node in found if isinstance(node, (ast.Assign, ast.AnnAssign)))
+    return next((node.value for node in assigned if node.value is not None), None)
+
+
+def _only_raises(node: ast.If) -> bool:
+    """Return whether a block checks something: it raises, and does nothing else."""
+    return not node.orelse and all(isinstance(one, ast.Raise) for one in node.body)
 
 
 def makers_of_models(module: Module) -> list[int]:

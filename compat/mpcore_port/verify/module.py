@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import builtins
+import functools
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.roles import LOSS
@@ -13,10 +14,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["Module", "StepError", "bound_names", "function_name", "is_backward"]
-__all__ += ["target_names", "walk"]
+__all__ += ["children", "module_of", "target_names", "walk"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+_CLOSED = (*_FUNCTIONS, ast.ClassDef, ast.Lambda)
 _TORCHS = {"train", "eval", "step", "forward", "to", "update"}  # methods that others have too
 
 
@@ -46,7 +48,13 @@ class Module:
         self.classes = {s.name: s for s in top if isinstance(s, ast.ClassDef)}
         self.imports = dict(_imports(self.tree))
         self._values = self._all_values()
+        self._inner_names = {
+            node.name
+            for node in ast.walk(self.tree)
+            if isinstance(node, _FUNCTIONS) and self.functions.get(node.name) is not node
+        }
         self._called: dict[ast.Call, Function | None] = {}
+        self._texts: dict[ast.AST, str] = {}
         self.reached: set[Function] = set()
         self._find_reached()
 
@@ -92,6 +100,12 @@ class Module:
     def values(self, name: str) -> list[ast.expr]:
         """Return what is assigned to ``name`` as a whole, anywhere; ``"self.x"`` is a name too."""
         return self._values.get(name, [])
+
+    def text_of(self, node: ast.AST) -> str:
+        """Return the code of a node; that of a class or a function is asked for often."""
+        if node not in self._texts:
+            self._texts[node] = ast.unparse(node)
+        return self._texts[node]
 
     def _all_values(self) -> dict[str, list[ast.expr]]:
         found: dict[str, list[ast.expr]] = {}
@@ -157,6 +171,8 @@ class Module:
 
     def _inner(self, name: ast.Name) -> Function | None:
         """Return the function of that name that is defined in one around the call."""
+        if name.id not in self._inner_names:
+            return None
         above = self.enclosing(name, *_FUNCTIONS)
         while isinstance(above, _FUNCTIONS):
             for statement in above.body:
@@ -206,6 +222,12 @@ class Module:
         return None
 
 
+@functools.lru_cache(maxsize=4)
+def module_of(text: str) -> Module:
+    """Return the module of a text; it is read once for all that ask, and none changes it."""
+    return Module(text)
+
+
 def _is_name_call(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
 
@@ -238,11 +260,24 @@ def _imports(tree: ast.Module) -> Iterator[tuple[str, str]]:
 
 def walk(node: ast.AST) -> Iterator[ast.AST]:
     """Yield ``node`` and what is below it, but not what is inside of functions it defines."""
-    yield node
-    if isinstance(node, (*_FUNCTIONS, ast.ClassDef, ast.Lambda)):
-        return
-    for child in ast.iter_child_nodes(node):
-        yield from walk(child)
+    waiting = [node]
+    while waiting:
+        one = waiting.pop()
+        yield one
+        if not isinstance(one, _CLOSED):
+            waiting += children(one)[::-1]
+
+
+def children(node: ast.AST) -> list[ast.AST]:
+    """Return the nodes directly below one, in order; of what only names a kind there are none."""
+    found: list[ast.AST] = []
+    for field in node._fields:
+        value = getattr(node, field, None)
+        if isinstance(value, list):
+            found += [one for one in value if isinstance(one, ast.AST)]
+        elif isinstance(value, ast.AST):
+            found.append(value)
+    return found
 
 
 def function_name(module: Module, function: Function) -> str:

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.context import NEVER
-from mpcore_port.verify.module import Module, StepError, is_backward, walk
+from mpcore_port.verify.module import Module, StepError, children, is_backward, walk
 from mpcore_port.verify.required import defaults
 from mpcore_port.verify.roles import flag_of
 
@@ -162,7 +162,8 @@ class Needs:
         inner = [n for n in walk(loop) if isinstance(n, _LOOPS) and n is not loop]
         inner = [n for n in inner if self.module.reaches(n)]
         called = [f for f in self._called(loop) if any(self._loops(s) for s in f.body)]
-        if (inner or called) and not self._steps(loop, inner):
+        steps = self._steps(loop, inner) or any(map(self._steps_behind_loops, called))
+        if (inner or called) and not steps:
             names = self.loads(loop.iter) if isinstance(loop, ast.For) else self.loads(loop.test)  # type: ignore[attr-defined]
             if loop.orelse:  # type: ignore[attr-defined]
                 self._drop_between(loop.body, loop)  # type: ignore[attr-defined]
@@ -192,6 +193,15 @@ class Needs:
             ):
                 return True
         return False
+
+    def _steps_behind_loops(self, function: Function) -> bool:
+        """Return whether a function steps behind a loop of it that accumulates gradients."""
+        found = False
+        for statement in function.body:
+            inner = [n for n in walk(statement) if isinstance(n, _LOOPS)]
+            inner = [n for n in inner if self.module.reaches(n)]
+            found = found or self._steps(statement, inner)
+        return found
 
     def _called(self, node: ast.AST) -> Iterator[Function]:
         for call in walk(node):
@@ -277,6 +287,7 @@ class Needs:
         waiting = [node]
         while waiting:
             one = waiting.pop()
+            found |= self.stubs.needed.get(one, set())
             if (
                 one in self.stubs.calls
                 or one in self.stubs.never
@@ -286,7 +297,7 @@ class Needs:
                 continue
             if isinstance(one, ast.Name):
                 found.add(one.id)
-            waiting += list(ast.iter_child_nodes(one))
+            waiting += children(one)
         return found
 
     # --- lines ------------------------------------------------------------------------------------

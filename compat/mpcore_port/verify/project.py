@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import functools
 import importlib.util
 import re
 import tempfile
@@ -16,7 +17,7 @@ from mpcore_port.verify.beside import Beside, roots
 from mpcore_port.verify.compiling import Compiling
 from mpcore_port.verify.guess import held_beside
 from mpcore_port.verify.judge import Verification, VerifyOptions, allow_rounding
-from mpcore_port.verify.module import Module, StepError, is_backward
+from mpcore_port.verify.module import is_backward, module_of
 from mpcore_port.verify.roles import SETTINGS
 from mpcore_port.verify.run import verify
 from mpcore_port.verify.step import Place, script_text, verify_step
@@ -154,12 +155,7 @@ class _Runs:
 
     def step(self, file: Ported, whole: str) -> Verification:
         """Compare the training step of a file."""
-        try:
-            place = self._place(file)
-        except StepError as exc:
-            said = f"its step was not taken out: {exc}"
-            none = {"refused": str(exc), "lines": [said]}
-            return Verification(file.source.path, self.result.target, (), whole, none)
+        place = self._place(file)
         limit = max(self.left, 1.0)
         options = replace(self.options, time_limit=limit, rounds=bool(_rounding(file)))
         done = verify_step(
@@ -172,6 +168,7 @@ class _Runs:
             whole,
             self.tell,
             self.compiling,
+            functools.cache(lambda: self._along(file, place)),
         )
         return _judged(done, file)
 
@@ -189,15 +186,22 @@ class _Runs:
         return self.compiling.tried(done, file, (original, beside), write, self.options, self.tell)
 
     def _place(self, file: Ported) -> Place:
-        """Return where a script and its port import from; ports what lies beside a single one."""
+        """Return where a script and its port import from; of a single one, as the script does."""
         folder = (self.tree.folder / file.source.path).resolve().parent
+        above = roots(ast.parse(script_text(file)), folder)
         if not self.tree.single:
             port = (self.port / file.source.path).resolve().parent
-            above = roots(ast.parse(script_text(file)), folder)
             whole = self.tree.folder.resolve()
             inside = [at for at in above if at.is_relative_to(whole)]
             there = [self.port.resolve() / at.relative_to(whole) for at in inside]
             return Place(folder, port, tuple(inside), tuple(there))
+        return Place(folder, folder, tuple(above), tuple(above))
+
+    def _along(self, file: Ported, place: Place) -> Place:
+        """Port what lies beside a single script; return where it and its port import from."""
+        folder = place.original
+        if not self.tree.single:
+            return place
         beside = Beside(_with_settings(script_text(file), folder), folder)
         copy = self.spare / "beside"
         along = port_along(beside, copy, self.target, self.result.options)
@@ -220,7 +224,7 @@ class _Runs:
 
 def _with_settings(text: str, folder: Path) -> str:
     """Return a script with imports of the modules that its settings are taken from."""
-    module = Module(text)
+    module = module_of(text)
     named = {n.arg if isinstance(n, ast.arg) else n.id for n in _named(module.tree)}
     held = {held_beside(module, folder, name) for name in named if SETTINGS.fullmatch(name)}
     return "\n".join([text, *(f"import {name}" for name in sorted(held) if name)])
@@ -252,7 +256,7 @@ def _trains(file: Ported) -> bool:
     if file.scan.backwards:
         return True
     text = script_text(file)  # a class around a scaler may be called: few files have one
-    return "caler(" in text and any(map(is_backward, ast.walk(Module(text).tree)))
+    return "caler(" in text and any(map(is_backward, ast.walk(module_of(text).tree)))
 
 
 def scripts_of(result: Result) -> list[Ported]:
@@ -263,7 +267,7 @@ def scripts_of(result: Result) -> list[Ported]:
 
 def _is_script(file: Ported, training: list[Ported]) -> bool:
     """Return whether a file trains when it is run, itself or by a file that it imports."""
-    module = Module(script_text(file))
+    module = module_of(script_text(file))
     if _trains(file):
         return any(module.reaches(statement) for statement in module.tree.body)
     stems = {Path(one.source.path).stem for one in training}

@@ -10,11 +10,12 @@ from mpcore_port.command_line import option_name
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, flag_of
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
     from mpcore_port.verify.module import Module
 
-__all__ = ["defaults", "required_arguments"]
+__all__ = ["defaults", "precision_of", "required_arguments"]
 
 _VALUES = {"int": "1", "float": "0.1", "bool": "1"}
 _LONGEST = 400_000  # bytes of one
@@ -28,14 +29,67 @@ def required_arguments(module: Module, folder: Path) -> tuple[str, ...]:
     An option for a file of settings that has no default gets the one that lies in ``folder``.
     """
     found: list[str] = []
-    for node in _options(module.tree):
-        found += (
-            _settings_file(node, folder)
-            or _device(node)
-            or _batch(node)
-            or _argument(node, module.tree)
-        )
-    return tuple(found)
+    for tree in (module.tree, *_imported_parsers(module, folder)):
+        for node in _options(tree):
+            found += (
+                _settings_file(node, folder)
+                or _device(node)
+                or _batch(node)
+                or _argument(node, tree)
+            )
+    option, _, word = precision_of(module, folder)
+    return (*found, option, word) if word and option not in found else tuple(found)
+
+
+def _imported_parsers(module: Module, folder: Path) -> list[ast.AST]:
+    """Return the modules beside a script that parse its command line for it."""
+    if "parse_args(" in module.text:
+        return []
+    roots = {name.partition(".")[0] for name in module.imports.values()}
+    paths = [path for path in sorted(folder.glob("*.py"))[:_MOST] if path.stem in roots]
+    texts = [p.read_text("utf-8", errors="replace") for p in paths if p.stat().st_size < _LONGEST]
+    return [_parsed(text) for text in texts if "parse_args(" in text]
+
+
+_MIXED = re.compile(r"amp|fp16|half|float16|mixed|bf16|bfloat16|16|O1", re.I)
+_OF_MIXED = re.compile(r"GradScaler|autocast|amp\.initialize")
+
+
+def precision_of(module: Module, folder: Path) -> tuple[str, str, str]:
+    """Return how a script has mixed precision on: ``("--precision", "precision", "amp")``.
+
+    That is the option, its name and the word that it is compared with where a scaler or a region is
+    made, where its default is another, in the script or in a module beside it; else three times "".
+    """
+    tests = [
+        node.test
+        for node in ast.walk(module.tree)
+        if isinstance(node, (ast.If, ast.IfExp)) and _OF_MIXED.search(ast.unparse(node))
+    ]
+    for test in (part for one in tests for part in ast.walk(one)):
+        if not (isinstance(test, ast.Compare) and isinstance(test.ops[0], (ast.Eq, ast.In))):
+            continue
+        right = test.comparators[0]
+        parts = right.elts if isinstance(right, (ast.List, ast.Tuple)) else [right]
+        words = [word for word in map(_constant, parts) if isinstance(word, str)]
+        word = next(filter(_MIXED.fullmatch, words), "")
+        name = test.left.attr if isinstance(test.left, ast.Attribute) else ""
+        for option, default in _with_defaults(module.tree, folder, name) if word and name else ():
+            if default not in words:
+                return option, name, word
+    return "", "", ""
+
+
+def _with_defaults(tree: ast.AST, folder: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """Yield the options that set ``args.NAME``, with their defaults."""
+    for one in (tree, *_trees_beside(folder)):
+        for node in _options(one):
+            listed = [str(_constant(arg)) for arg in node.args]
+            given = {k.arg: k.value for k in node.keywords if k.arg}
+            if option_name(listed, str(_constant(given.get("dest")) or "")) == name:
+                option = next((text for text in listed if text.startswith("--")), "")
+                if option and "action" not in given:
+                    yield option, _constant(given.get("default"))
 
 
 def _options(tree: ast.AST) -> list[ast.Call]:
@@ -158,12 +212,17 @@ def _raises(body: list[ast.stmt]) -> bool:
 def defaults(tree: ast.AST, folder: Path) -> dict[str, str]:
     """Return the code of the defaults of all options, those of modules beside the script too."""
     found: dict[str, str] = {}
-    paths = sorted(folder.glob("*.py"))[:_MOST]
-    texts = [p.read_text("utf-8", errors="replace") for p in paths if p.stat().st_size < _LONGEST]
-    for one in (*(_parsed(text) for text in texts if "add_argument" in text), tree):
+    for one in (*_trees_beside(folder), tree):
         for node in _options(one):
             found |= _default(node)
     return found
+
+
+def _trees_beside(folder: Path) -> list[ast.AST]:
+    """Return the modules in a folder that add options."""
+    paths = sorted(folder.glob("*.py"))[:_MOST]
+    texts = [p.read_text("utf-8", errors="replace") for p in paths if p.stat().st_size < _LONGEST]
+    return [_parsed(text) for text in texts if "add_argument" in text]
 
 
 def _parsed(text: str) -> ast.AST:

@@ -11,6 +11,7 @@ __all__ = [
     "LOADERS",
     "LOSS",
     "NETWORK",
+    "OF_WEIGHTS",
     "SCALER",
     "SETTINGS",
     "flag_of",
@@ -45,9 +46,12 @@ BATCH = 8
 BATCH_SIZE = re.compile(r"(train_?)?(mini_?|micro_?)?(batch_?size|bs)", re.I)
 LOADERS = re.compile(r"(\w+_)?(data_?)?loaders?(_\w+)?", re.I)
 """Names of what gives batches, and of what holds several that do."""
+OF_WEIGHTS = "loss of weights"
+"""The name of what stands for a loss that nothing computed: it is made of weights."""
 LOSS = re.compile(r"loss|criterion|crit$|objective|cross_?entropy|divergence", re.I)
 _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"\w*drop(out|path)?(_?(rate|p|prob|path))*", 0.0),
+    (r"(\w+_)?(grad(ient)?_)?(accum\w*|accumulate)", 2),
     (r"(\w+_)?(freq(uency)?|interval|every|period)(_n)?(_(steps?|iters?|epochs?|batches))?", 10),
     (r"(\w+_)?(lr|learning_rate|alpha)", 0.01),
     (r"(\w+_)?(weight_decay|wd)", 0.0001),
@@ -59,7 +63,6 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     # lr_schedule[it], cosine_scheduler(...)[it]; what steps, and what makes schedulers, is none
     (r"(?!(lr|warm_?up|plateau)_(\w+_)?scheduler|create|make|build|get)\w+_schedul\w*", 0.01),
     (r"(\w+_)?(local_rank|rank|gpu|(start|first|last)_?epoch|seed|start\w*|index|gpu_id)", 0),
-    (r"(\w+_)?(grad(ient)?_)?(accum\w*|accumulate)", 2),
     (r"(\w+_)?(max|num|total|n)_?(train_)?(steps|iters?|iterations|batches|updates)", 64),
     (r"(get_)?cycle_len(gth)?", 6400),
     (r"epoch_(steps?|size|len(gth)?)|(steps?|iters?|batches)_per_epoch|\w+_per_epoch", 64),
@@ -105,7 +108,7 @@ def flag_of(name: str) -> bool:
     return any(one.fullmatch(last) for one in (AMP, _TRAINS, _CUDNN))
 
 
-SCALER = r"(grad_|loss_)?scaler"
+SCALER = r"(\w+_)?(grad_?|loss_?|amp_?|g)?scaler"
 """Names of loss scalers."""
 _OPTIMIZER = "torch.optim.SGD({model}.parameters(), lr=0.01, momentum=0.9)"
 _ROLES = (  # what a parameter's name says, and what it is given

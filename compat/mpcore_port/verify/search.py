@@ -51,6 +51,8 @@ _ANYTHING = [  # where no first layer says it
     Input("float32", (_BATCH, 1, 4096)),
 ]
 _HOPELESS = 6  # tries that stop at what no batch mends
+_SAME = 20  # tries, of several forms, that all stop with the same words, which say nothing of sizes
+_OF_NO_SIZE = re.compile(r"^(KeyError|TypeError|AttributeError): ")
 _NO_BATCH = re.compile(
     r"^(NameError|ImportError|ModuleNotFoundError|UnboundLocalError): |view size is not compatible|"
     r"missing \d+ required positional|got an unexpected keyword argument|"
@@ -118,6 +120,11 @@ class Search:
         self.known: dict[str, dict[str, Any]] = {}
         self.best: dict[str, Any] = {}
         self.hopeless = False
+        self.words: set[str] = set()
+
+    def _says_no_size(self) -> bool:
+        """Return whether all tries have stopped with the same words, that no batch changes."""
+        return len(self.words) == 1 and all(map(_OF_NO_SIZE.search, self.words))
 
     def find(self) -> dict[str, Any]:
         """Return what the try told that ran, with its text as ``answer``; else the best one."""
@@ -191,6 +198,10 @@ class Search:
                     self.hopeless = True
                     return self.best
             self._note({**told, "text": text})
+            self.words.add(told.get("error", ""))
+            if len(self.known) >= _SAME and self._says_no_size():
+                self.hopeless = True
+                return self.best
             furthest = max(furthest, told, key=lambda one: one.get("far", -1))
             far, error = told.get("far", 0), told.get("error", "")
             kind = (far, re.sub(r"\d+", "", error))

@@ -22,7 +22,15 @@ from mpcore_port.verify.as_dict import asked_at_once, taken_as_dict
 from mpcore_port.verify.asked import Asked, asks_on
 from mpcore_port.verify.environments import Environment, makes_one
 from mpcore_port.verify.kit import TorchKit
-from mpcore_port.verify.roles import LOSS, NETWORK, SETTINGS, flag_of, number_of, says_number
+from mpcore_port.verify.roles import (
+    LOSS,
+    NETWORK,
+    OF_WEIGHTS,
+    SETTINGS,
+    flag_of,
+    number_of,
+    says_number,
+)
 from mpcore_port.verify.scaler import CALLED
 from mpcore_port.verify.synthetic import VERSION, Missing, passes_on
 
@@ -67,6 +75,7 @@ _NOT_TRAINING = re.compile(r"test|eval|val|infer|predict|sample|none|resume|debu
 
 _PLACE = re.compile(r"^((cuda_?|gpu_?)?device(_?(id|index|idx|num|type|name))?|local_rank)$", re.I)
 _NUMBER = re.compile(r"(id|index|idx|num|rank)$", re.I)
+_OF_GROUP = re.compile(r"[a-z]+(_[a-z]+)+")
 
 
 def _known(name: str) -> Any:
@@ -202,6 +211,29 @@ def _of_network(args: tuple[Any, ...], tensors: list[Any]) -> Any:
     found = _networks(args)[0](whole)
     found = found[0] if isinstance(found, (tuple, list)) else found
     return found.float().square().mean() * 0.5
+
+
+def _of_weights(args: tuple[Any, ...]) -> Any:
+    """Return a loss of weights that optimizers were given: of the networks of a call, or of all.
+
+    Matrices are multiplied with its last tensor, as layers do, so that autocast has work.
+    """
+    kit = _kit[0]
+    given = {id(one): one for one in kit.given}  # once each, to whatever optimizers
+    held = [one for net in _networks(args) for one in kit.parameters(net)]
+    weights = [one for one in held if id(one) in given] or list(given.values())
+    if not weights:
+        msg = "there are no weights of which a loss can be made"
+        raise TypeError(msg)
+    x = args[-1].reshape(args[-1].shape[0], -1)[:, :_TAKEN]
+    total = 0.0
+    for weight in weights:
+        made = weight
+        if weight.ndim > 1:
+            rows = weight.reshape(weight.shape[0], -1)[:, :_TAKEN]
+            made = kit.linear(x, kit.widened(rows, _TAKEN))
+        total = total + made.float().square().mean()
+    return total / len(weights)
 
 
 def _in_parts(given: Any, parts: Sequence[Any]) -> Any:
@@ -363,6 +395,8 @@ class StandIn(Missing):
             return handed_on
         if len(args) > 1 and self._mpcore_is_scaler():
             return self._mpcore_scaler(*args, **kwargs)
+        if self._mpcore_name == OF_WEIGHTS:
+            return _in_parts(_of_weights(args), tuple(names_wanted(sys._getframe(1))))
         if makes_one(self._mpcore_name):
             _used.append(self._mpcore_name)
             return Environment(lambda: len(names_wanted(sys._getframe(2))))
@@ -503,7 +537,12 @@ class StandIn(Missing):
         return iter([one._mpcore_module() if _is_network(name) else one for one, name in pairs])
 
     def get(self, key: Any = "", default: Any = None) -> Any:
-        """Return what settings have of that name; else the default, of which more is known."""
+        """Return what settings have of that name; else the default, of which more is known.
+
+        ``get("solver", "max_iters")`` has no default: it asks a group for a part of its own.
+        """
+        if isinstance(default, str) and (_OF_GROUP.fullmatch(default) or says_number(default)):
+            return self._mpcore_part(str(key))._mpcore_part(default)
         known = vars(self).get(str(key), self._mpcore_part(str(key)))
         return default if isinstance(known, StandIn) and default is not None else known
 

@@ -9,6 +9,7 @@ import tokenize
 from typing import TYPE_CHECKING, TypeGuard
 
 from mpcore_port.verify.context import CALLED, NEVER
+from mpcore_port.verify.without_forward import NONE
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Sequence
@@ -53,11 +54,86 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
         elsewhere = [
             line for line in elsewhere if not any(set() < _outer(line) <= one for one in outer)
         ]
-        begun = {f"{name} = None" for line in own for name in _outer(line)}
-        elsewhere = [line for line in elsewhere if line not in begun]
+        begun = {name for line in own for name in _outer(line)}
+        elsewhere = [line for line in elsewhere if not set() < _begun(line) <= begun]
+    if elsewhere and step.forward:
+        made = _made_functions(text, step.body)
+        alike = {_of_any_forward(line, made) for line in there}
+        elsewhere = [line for line in elsewhere if _of_any_forward(line, made) not in alike]
+    if elsewhere and (types := _types(step)):
+        elsewhere = [line for line in elsewhere if not _untyped(line, types) & there]
     if absent := _absent(step):
         elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
     return own, elsewhere
+
+
+_TYPE = re.compile(r"\w+\.(\w+) in place of (.+\[.+\])")
+
+
+def _types(step: Step) -> list[tuple[str, str]]:
+    """Return types that stand for items by name: the type's name, and the item."""
+    found = (_TYPE.fullmatch(what) for _, what in step.replaced)
+    return [(one[1], one[2]) for one in found if one is not None]
+
+
+def _untyped(line: str, types: Sequence[tuple[str, str]]) -> set[str]:
+    """Return a line with the items in whose place types stand."""
+    return {re.sub(rf"\b\w+\.{kind}\b", item.replace("\\", r"\\"), line) for kind, item in types}
+
+
+def _made_functions(port: str, step: str) -> set[str]:
+    """Return the names of the functions that a port has made, and of what it makes of those."""
+    made = _functions_in(port) - _functions_in(step)
+    for node in ast.walk(ast.parse(port)):
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            given = {one.id for one in ast.walk(node.value) if isinstance(one, ast.Name)}
+            if made & given:
+                made |= {one.id for one in node.targets if isinstance(one, ast.Name)}
+    return made
+
+
+def _functions_in(text: str) -> set[str]:
+    """Return the names of all functions that a text defines."""
+    nodes = ast.walk(ast.parse(text))
+    return {node.name for node in nodes if isinstance(node, ast.FunctionDef)}
+
+
+def _of_any_forward(line: str, made: Collection[str]) -> str:
+    """Return a line without what a forward pass is given, and gives beside its loss.
+
+    Args:
+        line: of a port.
+        made: names of functions that the port has made: of the forward pass, and of the step.
+    """
+    if _outer(line):
+        return line.split()[0]
+    line = line.replace(", has_aux=True", "")
+    try:
+        node = ast.parse(f"{line} ..." if line.endswith(":") else line.replace("return ", "", 1))
+    except SyntaxError:
+        return line
+    one = node.body[0] if node.body else None
+    if isinstance(one, ast.FunctionDef) and one.name in made:
+        return f"def {_unnumbered(one.name)}"
+    value = one.value if isinstance(one, (ast.Assign, ast.Expr)) else None
+    if line.startswith("return ") and isinstance(value, ast.Tuple) and value.elts:
+        return f"return {ast.unparse(value.elts[0])}"
+    if line.startswith("return ") and value is not None:
+        return f"return {ast.unparse(value)}"
+    if not isinstance(value, ast.Call):
+        return line
+    func, first = value.func, value.args[0] if value.args else None
+    own = isinstance(func, ast.Name) and func.id in made  # forward_fn(batch)
+    handed = isinstance(first, ast.Name) and first.id in made  # port.loss(forward, model)
+    if not (own or handed):
+        return line
+    words = sorted(map(ast.unparse, value.keywords))
+    return f"{_unnumbered(ast.unparse(func))}({', '.join(words)})"
+
+
+def _unnumbered(name: str) -> str:
+    """Return the name of a function that a port makes without its number among others."""
+    return re.sub(r"_\d+$", "", name)
 
 
 _SHOWN = re.compile(r"\b\w+\.shown\(((?:[^()]|\((?:[^()]|\([^()]*\))*\))*)\)")
@@ -77,13 +153,13 @@ def _never_run(text: str) -> set[int]:
         tree = ast.parse(text)
     except SyntaxError:
         return set()
-    blocks = [
-        part
-        for node in ast.walk(tree)
-        if isinstance(node, ast.If) and isinstance(node.test, ast.Name) and node.test.id == NEVER
-        for part in node.body
-    ]
+    blocks = [part for node in ast.walk(tree) if _never_runs(node) for part in node.body]
     return {n for one in blocks for n in range(one.lineno, (one.end_lineno or one.lineno) + 1)}
+
+
+def _never_runs(node: ast.AST) -> TypeGuard[ast.If | ast.For]:
+    head = node.test if isinstance(node, ast.If) else getattr(node, "iter", None)
+    return isinstance(head, ast.Name) and head.id in (NEVER, NONE)
 
 
 def is_import(node: ast.AST) -> TypeGuard[ast.Import | ast.ImportFrom]:
@@ -212,6 +288,12 @@ def _is_of_script(line: str) -> bool:
     ours = "_mpcore_" in line or line.startswith("sys.path[:0] = ") or line in _OF_HEAD
     ours = ours or not line.strip(")]}:, .")  # "..." stands for what was left out
     return not ours and not line.startswith(("#", "import ", "from "))
+
+
+def _begun(line: str) -> set[str]:
+    """Return the names of ``a = b = None``; none for other lines."""
+    *names, value = line.split(" = ")
+    return set(names) if value == "None" and all(map(str.isidentifier, names)) else set()
 
 
 def _outer(line: str) -> set[str]:

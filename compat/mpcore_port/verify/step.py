@@ -28,13 +28,14 @@ from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
 from mpcore_port.verify.judge import LEAST, NOT_RUN, Verification, VerifyOptions
 from mpcore_port.verify.left_out import (
+    failing,
     givers_of_losses,
     makers_of_losses,
     makers_of_models,
     makers_of_optimizers,
     may_go,
 )
-from mpcore_port.verify.module import Module, StepError
+from mpcore_port.verify.module import StepError, module_of
 from mpcore_port.verify.old_torch import is_of_old_torch
 from mpcore_port.verify.refused_imports import import_in, refused_imports
 from mpcore_port.verify.run import STUBS, verify
@@ -46,13 +47,14 @@ if TYPE_CHECKING:
     from mpcore_port.engine import Ported, Result
     from mpcore_port.targets import Target
     from mpcore_port.verify.compiling import Compiling
+    from mpcore_port.verify.module import Module
 
 __all__ = ["Place", "script_text", "verify_step"]
 
 _TRIES = 30.0  # processor seconds for finding inputs, or this share of a long time limit:
 _SHARE_OF_TRIES = 0.1
 _PATIENCE = 2  # times the time limit, by the clock: a busy machine finds less
-_LEFT_OUT = 12  # lines
+_LEFT_OUT, _LEFT_OUT_BARE = 12, 60  # lines; where nothing is imported a try is short
 _TURNS = 3  # of what a port alone stops at
 _SHARE = 0.25  # of the time limit, by the time of one step alone: the machine runs two
 
@@ -89,6 +91,7 @@ def verify_step(
     whole: str,
     tell: Callable[[str], None],
     compiling: Compiling | None = None,
+    along: Callable[[], Place] | None = None,
 ) -> Verification:
     """Compare the training step of ``file`` with its port.
 
@@ -102,9 +105,11 @@ def verify_step(
         whole: why the script was not compared whole.
         tell: called with what runs now.
         compiling: the port with ``--jit``; None to try nothing compiled.
+        along: ports the modules beside it, and returns where they are; not called where a step
+            runs without them. None where ``place`` has them.
     """
     name = "portable" if result.options.portable else result.target
-    one = _Compared(file, result, target, place, options, inputs, name, tell, compiling)
+    one = _Compared(file, result, target, place, options, inputs, name, tell, compiling, along)
     empty = Verification(file.source.path, name, (), whole)
     first = done = one.done(empty, set())
     if name == "mindspore" and any(is_of_old_torch(found.words) for found in done.comparisons):
@@ -164,6 +169,7 @@ class _Compared:
     name: str
     tell: Callable[[str], None]
     compiling: Compiling | None
+    along: Callable[[], Place] | None = None
     old_torch: bool = False
 
     def may_stand_in(self, stopped: str, words: str = "") -> set[int]:
@@ -172,7 +178,7 @@ class _Compared:
         Those of the import that it refused (``words`` say so), or stopped at, of an optimizer that
         the script has beside it, else those that make networks.
         """
-        module = Module(script_text(self.file))
+        module = module_of(script_text(self.file))
         if (refused := import_in(words)) is not None:
             wanted = ast.unparse(refused)
             nodes = [node for node in ast.walk(module.tree) if is_import(node)]
@@ -197,6 +203,15 @@ class _Compared:
             step, found = _runnable(
                 file, step, place, args, self.inputs, options, absent, ages=ages
             )
+            if self.along is not None and not step.bare:
+                try:
+                    place = self.along()
+                except StepError as exc:
+                    if self.inputs:
+                        raise
+                    step, found = _runnable(
+                        file, step, place, args, "", options, set(), ages=ages, without=str(exc)
+                    )
             if not self.inputs:
                 found, options = _shrunk(found, options)
         except StepError as exc:
@@ -238,19 +253,26 @@ def _runnable(
     absent: set[int],
     *,
     ages: bool,
+    without: str = "",
 ) -> tuple[Step, _Inputs]:
     """Return a step that runs, and its inputs.
 
     What fails is left out by its line, where it may be; a network for which nothing was found is
-    left out last, and a small one stands in; then what gives the loss. ``absent`` are lines that
-    are left out from the first; ``ages`` says whether torch may do as it did before 0.4.
+    left out last, and a small one stands in; then what gives the loss, then the whole forward pass,
+    and at the end all that is imported, too. ``absent`` are lines that are left out from the first;
+    ``ages`` says whether torch may do as it did before 0.4, ``without`` why the last of these is
+    tried alone.
     """
-    module = Module(script_text(file))
+    module = module_of(script_text(file))
     limit = options.time_limit
     until = time.monotonic() + _PATIENCE * limit
     trying = _Trying(min(max(_TRIES, _SHARE_OF_TRIES * limit), limit), until=until)
     stages = [makers_of_models(module), makers_of_losses(module)]
     stages.append(givers_of_losses(module, step.loop))
+    before, bare = "", bool(without)
+    if bare:
+        absent |= set(_foreign(module))
+        step = _anew(file, place, absent, without, old_torch=step.old_torch, bare=True)
     with trying.probe:
         while True:
             step = trying.restructured(step)
@@ -266,17 +288,62 @@ def _runnable(
                     step = replace(step, layouts=(layout,))
                     continue
                 fresh = [line for line in exc.lines if line not in absent]
-                may = [line for line in fresh if may_go(module, line, step.loop, tuple(exc.lines))]
-                if may and len(absent) < _LEFT_OUT and not trying.is_spent:
+                above = tuple(exc.lines)
+                may = [line for line in fresh if may_go(module, line, step.loop, above, bare=bare)]
+                anew = str(exc) != before
+                goes_on = anew and not (bare or inputs or trying.is_late)
+                most = _LEFT_OUT_BARE if bare else _LEFT_OUT
+                if may and len(absent) < most and not trying.is_spent:
                     absent.add(may[0])
-                elif not trying.is_late and (rest := _rest(stages, absent)) and not inputs:
+                elif goes_on and (rest := _rest(stages, absent)):
                     absent |= set(rest)
+                    before = str(exc)
                     trying.left = max(trying.left, trying.share)
+                elif not (bare or inputs):
+                    bare = bool(without) or trying.is_late
+                    without = without or str(exc)
+                    trying.begin_anew()
+                    absent |= set(_foreign(module)) if bare else set()
                 else:
-                    raise
+                    raise StepError(without or str(exc)) from exc
                 began = time.process_time()
-                step = _extracted(file, place, absent, old_torch=step.old_torch)
+                step = _anew(file, place, absent, without, old_torch=step.old_torch, bare=bare)
                 trying.left -= time.process_time() - began
+
+
+def _foreign(module: Module) -> list[int]:
+    """Return the lines that make models, losses and optimizers by calls of what is imported.
+
+    What the script's own functions call is met in them, with what they hand on.
+    """
+    makers = (makers_of_models, makers_of_losses, makers_of_optimizers)
+    lines = [line for made in makers for line in made(module)]
+    calls = {line: failing(module, line) for line in lines}
+    own = {line for line, one in calls.items() if _is_own(module, one)}
+    return [line for line in lines if line not in own]
+
+
+def _is_own(module: Module, call: ast.AST | None) -> bool:
+    return isinstance(call, ast.Call) and module.called(call) is not None
+
+
+def _anew(
+    file: Ported,
+    place: Place,
+    absent: Collection[int],
+    without: str,
+    *,
+    old_torch: bool,
+    bare: bool = False,
+) -> Step:
+    """Return the step with other lines left out; ``without`` says why it has no forward pass."""
+    try:
+        step = _extracted(file, place, absent, old_torch=old_torch, forward=not without, bare=bare)
+    except StepError as exc:
+        if without:
+            raise StepError(without) from exc
+        raise
+    return replace(step, without=without)
 
 
 def _rest(rests: list[list[int]], absent: Collection[int]) -> list[int]:
@@ -349,6 +416,12 @@ class _Trying:
         """Whether the clock is over, whatever of it was computing."""
         return time.monotonic() > self.until
 
+    def begin_anew(self) -> None:
+        """Have time for one more search, of a step that is tried otherwise."""
+        self.left = max(self.left, self.share)
+        self.until = max(self.until, time.monotonic() + _PATIENCE * self.share)
+        self.begin = ""
+
     def restructured(self, step: Step) -> Step:
         """Return a step whose batches are what tries have found that they are."""
         while (layouts := self.known.get(tuple(step.codes))) is not None:
@@ -365,10 +438,17 @@ class _LineError(StepError):
 
 
 def _extracted(
-    file: Ported, place: Place, absent: Collection[int] = (), *, old_torch: bool = False
+    file: Ported,
+    place: Place,
+    absent: Collection[int] = (),
+    *,
+    old_torch: bool = False,
+    forward: bool = True,
+    bare: bool = False,
 ) -> Step:
     try:
-        return extract(script_text(file), place.original, absent, old_torch=old_torch)
+        text, at = script_text(file), place.original
+        return extract(text, at, absent, old_torch=old_torch, forward=forward, bare=bare)
     except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as exc:
         what = " ".join(f"{type(exc).__name__}: {exc}".split())[:200]
         msg = f"the search for it gave up ({what}): a defect, please report"
@@ -468,6 +548,7 @@ def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> 
             "time_limit": max(min(trying.share, trying.left), 1.0),
             "clock": max(trying.until - time.monotonic(), 1.0),
             "begin": trying.begin,
+            "unread": bool(step.forward),
         }
         trying.probe.ask(job)
         answer = folder / "answer.json"
@@ -509,23 +590,31 @@ def _port(
         "kept_lines": step.kept,
         "inputs": inputs.text,
         "inputs_are": inputs.how,
-        "batches": [layout.shown for layout in step.layouts if layout.kind == "made"],
+        "batches": [] if step.forward else _made_batches(step),
         "stand_ins": list(inputs.stand_ins),
         "by_name": any(what.startswith(BY_NAME) for _, what in step.replaced),
         "args": list(step.args),
         "replaced": [{"line": line, "what": what} for line, what in step.replaced],
+        "without_forward": list(step.forward),
+        "why_without": step.without,
+        "bare": step.bare,
         "assumed": list(step.assumed),
-        "losses": places("losses"),
+        "losses": [] if step.forward else places("losses"),  # those were not run
         "optimizers": places("optimizers"),
         "scalers": places("scalers"),
         "port_lines": len(own),
         "elsewhere": missing,
-        "along": list(place.along),
+        "along": [] if step.bare else list(place.along),
         "refused_imports": refused_imports(done.text),
         "refused": "",
     }
     facts["lines"] = _lines(facts, file)
     return facts, ported
+
+
+def _made_batches(step: Step) -> list[str]:
+    """Return what batches are of which tries have found out what they are."""
+    return [layout.shown for layout in step.layouts if layout.kind == "made"]
 
 
 def _lines(facts: dict[str, Any], file: Ported) -> list[str]:
@@ -537,7 +626,14 @@ def _lines(facts: dict[str, Any], file: Ported) -> list[str]:
         found = [f"{fact['api']} (line {where(fact['line'])})" for fact in facts[kind]]
         if found:
             said.append(f"  {kind}: {', '.join(dict.fromkeys(found))}")
-    said.append(f"  inputs {facts['inputs']}: {facts['inputs_are']}".replace(" : ", " "))
+    if lines := facts["without_forward"]:
+        shown = f"lines {where(lines[0])} to {where(lines[-1])}"
+        said.append(f"  without its forward pass ({shown}): {facts['why_without']}")
+        said.append("  losses are made of weights, so that what trains by them runs")
+        if facts["bare"]:
+            said.append("  without the modules beside it, and packages but torch and numpy")
+    else:
+        said.append(f"  inputs {facts['inputs']}: {facts['inputs_are']}".replace(" : ", " "))
     said += [f"  batches are {batch}, as the step asks for them" for batch in facts["batches"]]
     if facts["stand_ins"]:
         said.append(f"  small networks stand in for {', '.join(facts['stand_ins'])}")

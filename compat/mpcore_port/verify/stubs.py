@@ -6,6 +6,7 @@ import ast
 import importlib.util
 import math
 import re
+import sys
 from typing import TYPE_CHECKING, TypeGuard
 
 from mpcore_port.above import module_at
@@ -19,6 +20,7 @@ from mpcore_port.verify.left_out import (
     givers_of_losses,
     makers_of_optimizers,
     of_evaluation,
+    types_asked,
 )
 from mpcore_port.verify.module import bound_names
 from mpcore_port.verify.roles import (
@@ -39,6 +41,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from mpcore_port.verify.module import Module
+    from mpcore_port.verify.without_forward import Removed
 
 __all__ = ["LOADER", "NEXT", "STREAM", "Stubs"]
 
@@ -60,6 +63,10 @@ _AROUND = (
 )
 
 
+_BARE = frozenset({*ALWAYS_THERE, *sys.stdlib_module_names, "numpy"})
+"""What is imported by a step that has nothing else of its script's surroundings."""
+
+
 class Stubs:
     """What is replaced in one module.
 
@@ -72,17 +79,27 @@ class Stubs:
         gone: modules that are there, and cannot be imported.
         nowhere: relative imports of modules that are not there.
         never: statements that stay to be read, and do not run.
+        needed: names that what stands in the place of an expression reads.
         missing: modules that are not installed.
+
+    Args:
+        module: the script.
+        folder: where it lies.
+        absent: lines that give nothing: they were tried and failed.
+        bare: whether nothing is imported but torch and what comes with Python.
     """
 
-    def __init__(self, module: Module, folder: Path, absent: Collection[int] = ()) -> None:
-        self.module, self.folder = module, folder
+    def __init__(
+        self, module: Module, folder: Path, absent: Collection[int] = (), *, bare: bool = False
+    ) -> None:
+        self.module, self.folder, self.bare = module, folder, bare
         self.calls: dict[ast.AST, str] = {}
         self.imports: dict[ast.AST, str] = {}
         self.left: list[ast.Import | ast.ImportFrom] = []
         self.gone: list[str] = []
         self.nowhere: set[ast.AST] = set()
         self.never: set[ast.AST] = set()
+        self.needed: dict[ast.AST, set[str]] = {}
         self.missing: list[str] = []
         self._streams: dict[str, int] = {}
         self._whole: list[tuple[ast.Call, ast.Tuple]] = []
@@ -108,6 +125,13 @@ class Stubs:
         for line in absent:
             self._leave_out(line)
 
+    def remove(self, removed: Removed) -> None:
+        """Have a step do without its forward pass."""
+        self.calls |= removed.calls
+        self.imports |= removed.statements
+        self.needed |= removed.needed
+        self.never |= removed.never
+
     # --- imports ------------------------------------------------------------------------------
 
     def _import(self, node: ast.Import | ast.ImportFrom) -> None:
@@ -120,6 +144,8 @@ class Stubs:
         if not absent or len(absent) < len(names) or node.lineno in self.guarded:
             return  # what is missing of it is met when the step is run
         self.missing += [name for name in absent if name not in self.missing]
+        if self.bare:
+            self._be_gone(absent)
         if isinstance(node, ast.ImportFrom) and is_star(node):
             self._absent_stars.append(node)
             return
@@ -141,7 +167,10 @@ class Stubs:
         node = failing(self.module, line)
         if isinstance(node, (ast.Import, ast.ImportFrom)) and node.names[0].name != "*":
             self._leave_out_import(node)
-        elif isinstance(node, (ast.Raise, ast.Assert)):
+        elif node is not None and (kinds := types_asked(self.module, node)):
+            half = [one for one in kinds if one.endswith((".float16", ".half"))]
+            self.calls[node] = [*half, *kinds][0]
+        elif isinstance(node, (ast.Raise, ast.Assert, ast.If)):
             self.imports[node] = self._assigned_beside(node) or "..."
         elif isinstance(node, ast.Call) and (owner := owner_of_init(self.module, node)):
             self._inherit(node, owner)
@@ -168,6 +197,15 @@ class Stubs:
             given = self._absent(node, called)
             given = f"{given}()" if given.startswith("_mpcore") else given
             self.calls[node] = _SIZE if _name(node) in ("int", "len", "round") else given
+        elif isinstance(node, ast.expr):
+            self.calls[node] = self._absent(node, self._bound_by(node))
+
+    def _bound_by(self, node: ast.expr) -> str:
+        """Return the name that an assigned value gets."""
+        above = self.module.parents.get(node)
+        targets = above.targets if isinstance(above, ast.Assign) else []
+        targets = [above.target] if isinstance(above, ast.AnnAssign) else targets
+        return ast.unparse(targets[0]) if targets else "value"
 
     def _calls_beside(self, node: ast.Call) -> list[ast.Call]:
         """Return the other calls of the same function in a row that is assigned."""
@@ -193,6 +231,8 @@ class Stubs:
         """Return whether a full name is of a module that is there; of a package's own, too."""
         if not name.startswith("."):
             return self._is_there(name)
+        if self.bare:
+            return False
         held, up = name.lstrip(".").rpartition(".")[0], self.folder
         for _ in range(len(name) - len(name.lstrip(".")) - 1):
             up = up.parent
@@ -224,10 +264,18 @@ class Stubs:
 
     def _relative(self, node: ast.ImportFrom) -> None:
         """Let a module of a package import by full names: the step is no part of the package."""
-        self.imports[node] = absolute(node, self.folder)
+        self.imports[node] = whole = absolute(node, self.folder)
+        if self.bare:
+            self._be_gone([whole.split()[1].rstrip(",")])
         names = [f"{'.' * node.level}{node.module or alias.name}.of" for alias in node.names]
         if not any(map(self._is_there_or_beside, names)):
             self.nowhere.add(node)
+
+    def _be_gone(self, names: Sequence[str]) -> None:
+        """Have modules be absent that may be there."""
+        roots = [name.partition(".")[0] for name in names]
+        fresh = (n if root in _BARE else root for n, root in zip(names, roots, strict=True))
+        self.gone += [one for one in dict.fromkeys(fresh) if one not in self.gone]
 
     def _is_sibling(self, name: str) -> bool:
         places = (self.folder, *self.roots)
@@ -235,6 +283,8 @@ class Stubs:
 
     def _is_there(self, name: str) -> bool:
         name = _WITHIN.get(name, name.partition(".")[0])
+        if self.bare and name not in _BARE:
+            return False
         if self._is_sibling(name) or name == "apex":  # apex has a stub of its own
             return True
         try:
@@ -295,7 +345,7 @@ class Stubs:
         opened = isinstance(node.func, ast.Name) and node.func.id == "open"
         return name in _READS or opened or method in ("read_text", "read_bytes")
 
-    def _absent(self, node: ast.Call, name: str) -> str:
+    def _absent(self, node: ast.expr, name: str) -> str:
         """Return the code of something absent; as many as the statement takes apart."""
         text = f"_mpcore_missing({name!r})"
         above = self.module.parents.get(node)

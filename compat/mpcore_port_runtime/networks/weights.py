@@ -1,22 +1,21 @@
 """Weights of torchvision's networks: read where they lie on this machine, never fetched.
 
-Names of files: torchvision 0.28 ``models/*.py``; their folder: ``get_dir`` of torch 2.13
-``torch/hub.py``. torch's files are not read here; ``mpcore convert-weights`` makes what is.
+Names of files: torchvision 0.28 ``models/*.py``; their folder: ``hub.py`` beside this folder.
 """
 
 from __future__ import annotations
 
-import os
 import re
 from enum import Enum
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore.errors import BackendError
+from mpcore_port_runtime.hub import kept
 from mpcore_port_runtime.modules import load_state_dict
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
 __all__ = [
     "AlexNet_Weights",
@@ -126,12 +125,6 @@ Wide_ResNet50_2_Weights = _of(
 )
 
 
-def _folder() -> Path:
-    cache = os.environ.get("XDG_CACHE_HOME", str(Path("~") / ".cache"))
-    home = os.environ.get("TORCH_HOME", str(Path(cache) / "torch"))
-    return Path(home).expanduser() / "hub" / "checkpoints"
-
-
 def maker(name: str, known: Any, make: Callable[..., Any], **fixed: Any) -> Callable[..., Any]:
     """Return torchvision's function of a network, with weights from this machine or none."""
 
@@ -170,15 +163,7 @@ def _path(known: Any, weights: Any, settings: dict[str, Any]) -> Path:
     if settings.get("num_classes", 1000) != 1000:  # ImageNet's
         msg = f"`num_classes` must be 1000 beside weights, got {settings['num_classes']!r}"
         raise BackendError(msg)
-    path = _folder() / f"{found.value}.safetensors"
-    if not path.is_file():
-        torchs = path.with_suffix(".pth")
-        msg = (
-            f"no weights are fetched, and {path} is not there: put {found.url} at {torchs}, and "
-            f"run mpcore convert-weights {torchs} {path}"
-        )
-        raise BackendError(msg)
-    return path
+    return kept(found.url)
 
 
 def _renamed(arrays: dict[str, Any]) -> Iterator[tuple[str, Any]]:

@@ -137,10 +137,36 @@ class Acts:
             NotPlain: it moves gradients in a way of its own.
         """
         if isinstance(small, cst.Assign) and isinstance(small.value, cst.Call):
-            return self._bound(small, small.value)
-        if not isinstance(small, cst.Expr) or not isinstance(small.value, cst.Call):
-            return None
-        return self._call(small.value)
+            found = self._bound(small, small.value)
+        elif isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
+            found = self._call(small.value)
+        else:
+            found = None
+        if found is None:
+            self.look_through(small)
+        return found
+
+    def look_through(self, node: cst.CSTNode) -> None:
+        """Raise if gradients move inside of an expression: ``norm = clip(...) if far else 0``.
+
+        Raises:
+            NotPlain: such a call was found; a step's function has no place for it.
+        """
+        for call in calls_in(node):
+            if self._moves(call):
+                raise NotPlain(call, f"`{code_of(call.func)}` moves gradients inside an expression")
+
+    def _moves(self, call: cst.Call) -> bool:
+        if is_clip(self.at.names.called(call)) or id(call) in self.sinks:
+            return True
+        if not isinstance(call.func, cst.Attribute):
+            return False
+        name, holder = call.func.attr.value, call.func.value
+        if name not in ("unscale_", "update", "step"):
+            return False
+        return is_scaler(self.at, holder) or (
+            name == "step" and any(map(is_optimizer, self.at.names.call_names(holder)))
+        )
 
     def _bound(self, small: cst.Assign, call: cst.Call) -> Act | None:
         found = self._call(call)

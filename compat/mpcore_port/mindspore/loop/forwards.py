@@ -59,6 +59,14 @@ def _check(line: Line, sink: Sink, at: At) -> None:
     for call in calls_in(line.node):
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("item", "numpy"):
             raise NotPlain(call, "a number is taken out of what is differentiated")
+        if (at.names.called(call) or "").startswith("torch.") and _is_leaf(call):
+            raise NotPlain(call, "it hangs on nothing there, and torch's optimizers pass by")
+
+
+def _is_leaf(call: cst.Call) -> bool:
+    """Return whether a call makes a tensor that gets gradients itself: in place of a NaN."""
+    given = {arg.keyword.value: code_of(arg.value) for arg in call.args if arg.keyword is not None}
+    return given.get("requires_grad") == "True"
 
 
 def _region(lines: list[Line], at: At) -> Region | None:

@@ -352,4 +352,6 @@ class _Finder(Walker):
             act = self.acts.of(node)
             self.any = act is not None
             return False
+        if isinstance(node, cst.Call):  # in the head of a loop, branch or context
+            self.acts.look_through(node)
         return True

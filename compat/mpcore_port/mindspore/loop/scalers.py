@@ -228,6 +228,9 @@ class Scalers:
                     raise NotPlain(call, "a scaled loss is kept")
                 continue
             raise NotPlain(call, f"MindSpore's loss scaler has no {name}")
+        for node in self.at.names.by_type[cst.Attribute]:
+            if node.attr.value.startswith("_") and self.is_one(node.value):
+                raise NotPlain(node, f"MindSpore's loss scaler has no {node.attr.value}")
 
     def _is_backward(self, call: cst.Call) -> bool:
         parent = self.at.names.parents.get(call)

@@ -47,6 +47,7 @@ __all__ += [
     "need",
     "trained_leaves",
     "unmoved",
+    "wants_gradient",
     "wording",
 ]
 
@@ -171,6 +172,11 @@ _PLACES = (
         re.compile(r"^torchvision\.transforms\.functional\.InterpolationMode\b"),
         "torchvision.transforms.InterpolationMode",
     ),
+    (re.compile(r"^torchvision\.transforms\.transforms\.(\w+)"), r"torchvision.transforms.\1"),
+    (
+        re.compile(r"^torchvision\.datasets\.(?:folder|cifar|mnist|fakedata)\.([A-Z]\w*)$"),
+        r"torchvision.datasets.\1",
+    ),
     (re.compile(r"^torch\.nn\.utils\.clip_grad\.(\w+)$"), r"torch.nn.utils.\1"),
     (
         re.compile(r"^torch\.random\.(get_rng_state|initial_seed|manual_seed|seed|set_rng_state)$"),
@@ -188,6 +194,7 @@ _PLACES = (
         ),
         r"torch.nn.init.\1_",
     ),
+    (re.compile(r"^torch\.nn\.NLLLoss2d$"), "torch.nn.NLLLoss"),
     (re.compile(r"^torchvision\.transforms\.Scale$"), "torchvision.transforms.Resize"),
     (
         re.compile(r"^torchvision\.transforms\.RandomSizedCrop$"),
@@ -219,6 +226,11 @@ _PLACES = (
         "accelerate.DistributedType",
     ),
     (re.compile(r"^transformers\.optimization\.(\w+)$"), r"transformers.\1"),
+    (  # classes are also taken from where they are defined: up to 3.5 no folder held them
+        re.compile(r"^transformers\.(?:models\.\w+\.)?modeling_\w+\.([A-Z]\w*(?:\.\w+)?)$"),
+        r"transformers.\1",
+    ),
+    (re.compile(r"^transformers\.models\.\w+\.([A-Z]\w*(?:\.\w+)?)$"), r"transformers.\1"),
     (re.compile(r"^einops\.einops\.(\w+)$"), r"einops.\1"),
     (re.compile(r"^torch\.distributed\.distributed_c10d\.(\w+)$"), r"torch.distributed.\1"),
 )
@@ -259,7 +271,21 @@ def _is_taken(at: At, alias: str) -> bool:
 
 def wording(at: At, code: str) -> str:
     """Return code of ours with the names that our modules have in this port."""
-    return _OURS.sub(lambda found: need(at, found[1]), code)
+    return _OURS.sub(
+        lambda found: found[1] if _is_the_scripts(at, found) else need(at, found[1]), code
+    )
+
+
+def _is_the_scripts(at: At, found: re.Match[str]) -> bool:
+    """Return whether code of ours holds what the script calls so: ``port.shown(optim.groups)``."""
+    if not found.start() or not _is_taken(at, found[1]):
+        return False
+    asked = re.match(r"\.\w+", found.string[found.end() :])
+    written = rf"(?<![\w.]){found[1]}{re.escape(asked[0])}\b" if asked else ""
+    return bool(written and re.search(written, at.source.around))
+
+
+_OLDER = "port.old_reduction"
 
 
 def named(at: At, row: Mapping) -> Mapping:
@@ -274,6 +300,7 @@ def named(at: At, row: Mapping) -> Mapping:
         expr=wording(at, row.expr),
         bare=wording(at, row.bare),
         stars=wording(at, row.stars),
+        older=wording(at, _OLDER) if any(p.name == "size_average" for p in row.params) else "",
         missing={name: wording(at, other) for name, other in row.missing.items()},
     )
 
@@ -523,17 +550,17 @@ def _maker(node: Any, at: At) -> Any:
     parent = at.names.parents.get(node)
     if not isinstance(parent, cst.Assign) or len(parent.targets) != 1:
         return None
-    said = any(
-        arg.keyword is not None
-        and arg.keyword.value == "requires_grad"
-        and code_of(arg.value) == "True"
-        for arg in call.args
-    )
     target = dotted(parent.targets[0].target)
     wants = rf"(?<![\w.]){re.escape(target)}\.requires_grad(_\((True)?\)|\s*=\s*True)"
     chained = re.search(r"\.requires_grad_\((True)?\)", code_of(node))
     asked = bool(target) and re.search(wants, at.source.text)
-    return call if said or chained or asked else None
+    return call if wants_gradient(call) or chained or asked else None
+
+
+def wants_gradient(call: cst.Call) -> bool:
+    """Return whether ``requires_grad=True`` is among the arguments."""
+    given = [one for one in call.args if one.keyword and one.keyword.value == "requires_grad"]
+    return any(code_of(one.value) == "True" for one in given)
 
 
 def is_next(node: cst.CSTNode, at: At) -> bool:

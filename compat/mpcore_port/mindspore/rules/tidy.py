@@ -12,6 +12,7 @@ from mpcore_port.children import Walker, calls_in
 from mpcore_port.mindspore.rules.names.native import runtime_name
 from mpcore_port.mindspore.rules.place import PortRule, need
 from mpcore_port.mindspore.rules.values.apart import stand_apart
+from mpcore_port.mindspore.rules.values.draws import draws
 from mpcore_port.names import code_of, dotted, string_of
 from mpcore_port.places import raw
 
@@ -73,13 +74,17 @@ def _without_runtime(body: list[Any], at: At) -> list[Any]:
     lines = [one for one in body if _is_import(one) and code_of(one) == line]
     if not lines or any(re.search(rf"\b{name}\.", raw(one) or code_of(one)) for one in body):
         return body
+    why = _FOR_DRAWS if any(draws(one, at) for one in at.names.calls) else ""
     if any(stand_apart(one, at) for one in at.names.by_type[cst.Subscript]):
-        held = cst.TrailingWhitespace(cst.SimpleWhitespace("  "), cst.Comment(_FOR_PLACES))
+        why = _FOR_PLACES
+    if why:
+        held = cst.TrailingWhitespace(cst.SimpleWhitespace("  "), cst.Comment(why))
         return [one.with_changes(trailing_whitespace=held) if one in lines else one for one in body]
     return [one for one in body if not any(one is other for other in lines)]
 
 
 _FOR_PLACES = "# noqa: F401  # with it tensors take places as torch's do"
+_FOR_DRAWS = "# noqa: F401  # with it layers leave numpy's stream alone, as torch's do"
 
 
 def _is_import(line: Any) -> bool:

@@ -165,8 +165,12 @@ def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = N
         return False
     made = _made_before(held, bindings, at)
     here = at.line(held)
-    if made:
-        bindings = [one for one in bindings if made <= at.line(one.node) <= here]
+    near = [one for one in bindings if not made or made <= at.line(one.node) <= here]
+    again = {id(root) for one in bindings if (root := _seen_again(one.value, held)) is not None}
+    if any(_seen_again(one.value, held) is not None for one in near):
+        made = 0  # a view of what the name held before: that was its alone, too
+    else:
+        bindings = near
     for binding in bindings:
         is_own = fresh or is_fresh
         if binding.kind == "element" and fresh is None:
@@ -175,16 +179,37 @@ def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = N
             return False
         if binding.value is None:
             return False
-        own = held.value in (begins_with(binding.value), _moved(binding.value))
-        if not own and not is_own(binding.value, at):
-            return False
+        for way in _ways(binding.value):
+            own = held.value in (code_of(way), begins_with(way), _moved(way))
+            if not own and _seen_again(way, held) is None and not is_own(way, at):
+                return False
     uses = _uses(held, scope, at)
     return not any(
         _hands_on(node, at)
         and (not made or made < at.line(node) <= here)
         and not _is_given_back(node, at)
         for node in uses
+        if id(node) not in again
     )
+
+
+def _seen_again(value: Any, held: cst.Name) -> cst.Name | None:
+    """Return ``x`` at the root of what ``x`` is given: ``x = x.transpose(0, 1).reshape(n, -1)``."""
+    if not isinstance(value, cst.Call):
+        return None
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
+        method = value.func.attr.value
+        if method not in EXPORTS["torch.Tensor"] or method.endswith("_"):
+            return None
+        value = value.func.value
+    return value if isinstance(value, cst.Name) and value.value == held.value else None
+
+
+def _ways(value: cst.BaseExpression) -> list[cst.BaseExpression]:
+    """Return what a value may be: ``x.cuda() if y.is_cuda else x`` is one of two."""
+    if not isinstance(value, cst.IfExp):
+        return [value]
+    return [*_ways(value.body), *_ways(value.orelse)]
 
 
 def _moved(node: cst.BaseExpression) -> str:
@@ -255,7 +280,27 @@ def _hands_on(node: cst.Name, at: At) -> bool:
         if _is_changed_through(parent, at):
             return False
         return parent.attr.value in (VIEWS | {"view", "data", "T", "detach", "t", "contiguous"})
-    return isinstance(parent, cst.Subscript) and parent.value is node
+    if not isinstance(parent, cst.Subscript) or parent.value is not node:
+        return False
+    return not _is_copied(parent, at) and not _is_written(parent, at)
+
+
+def _is_copied(part: cst.Subscript, at: At) -> bool:
+    """Return whether an index takes copies, as tensors and masks do: ``x[torch.arange(n), y]``."""
+    indexes = [getattr(one.slice, "value", None) for one in part.slice]
+    if any(isinstance(index, (cst.List, cst.Comparison)) for index in indexes):
+        return True
+    called = [at.names.called(index) or "" for index in indexes if isinstance(index, cst.Call)]
+    return any(name.startswith("torch.") for name in called)
+
+
+def _is_written(part: cst.Subscript, at: At) -> bool:
+    """Return whether a part is given a value, or goes into arithmetic: nothing holds it then."""
+    parent = at.names.parents.get(part)
+    if isinstance(parent, cst.AugAssign):
+        return parent.target is part
+    arithmetic = (cst.BinaryOperation, cst.UnaryOperation, cst.Comparison, cst.ComparisonTarget)
+    return isinstance(parent, (cst.AssignTarget, *arithmetic))
 
 
 def _is_changed_through(parent: cst.Attribute, at: At) -> bool:

@@ -8,6 +8,7 @@ else may hold it, as far as a file says it, and whether that is read before it i
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import combinations
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -69,6 +70,7 @@ def other_holders(target: Any, place: cst.CSTNode, at: At) -> list[Holder]:
             found.append(link)
     found += [one for one in _handed(target, place, at) if one.path != path]
     found += _given_out(path, target, place, at)
+    found += _of_loops(target, place, at)
     if isinstance(target, cst.Subscript) and any(map(_is_repeated, at.names.origins(target.value))):
         found.append(Holder(code_of(target.value), target.value, place))
     return found
@@ -119,6 +121,9 @@ def _links(at: At) -> dict[Any, list[tuple[str, Holder]]]:
             for name, value in _pairs(target.target, node.value):
                 for held in _shared(value, at):
                     add(name, held, node)
+        several = () if _is_constant(node.value) else combinations(node.targets, 2)
+        for one, other in several:  # `self.last = loss = f(x)`
+            add(one.target, _Shared(other.target), node)
     for node in at.names.by_type[cst.For]:
         for name, held in _of_loop(node.target, node.iter, at):
             add(name, _Shared(held, is_view=True), node)
@@ -133,6 +138,13 @@ def _links(at: At) -> dict[Any, list[tuple[str, Holder]]]:
                 for held in _shared(arg.value, at):
                     add(func.value, held, node)
     return found
+
+
+def _is_constant(value: cst.BaseExpression) -> bool:
+    """Return whether this is None, a truth, a number or a text: no tensor that is shared."""
+    if isinstance(value, cst.Name):
+        return value.value in _CONSTANTS
+    return isinstance(value, (cst.BaseNumber, cst.BaseString))
 
 
 def _classes(way: tuple[str, Holder], made: Any, at: At) -> list[Any]:
@@ -440,6 +452,17 @@ def _is_in_head(node: Any, loop: Any, at: At) -> bool:
     """Return whether a node is in what a loop goes through: it is read once."""
     iterated = getattr(loop, "iter", None)
     return node is iterated or iterated in list(at.names.ancestors(node))
+
+
+def _of_loops(target: Any, place: cst.CSTNode, at: At) -> list[Holder]:
+    """Return what a loop goes over whose name ``target`` was given: ``acc = t`` in it."""
+    given = at.names.given(target) if isinstance(target, cst.Name) else []
+    values = [one.value for one in given if isinstance(one.value, cst.Name)]
+    loops = [one.node for value in values for one in at.names.given(value)]
+    over = [
+        one.iter for one in loops if isinstance(one, cst.For) and isinstance(one.iter, cst.Name)
+    ]
+    return [Holder(code_of(one), one, place) for one in over]
 
 
 _CONSTANTS = ("None", "True", "False")

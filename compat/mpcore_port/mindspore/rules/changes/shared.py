@@ -13,7 +13,8 @@ import libcst as cst
 from mpcore_port.mindspore.rules.changes.behind_a_pass import records_a_pass
 from mpcore_port.mindspore.rules.changes.data_attribute import changed_line, operator_of
 from mpcore_port.mindspore.rules.changes.fresh import is_made_tensor
-from mpcore_port.mindspore.rules.changes.others_hold import other_holders
+from mpcore_port.mindspore.rules.changes.kept_afar import kept_afar
+from mpcore_port.mindspore.rules.changes.others_hold import Holder, other_holders
 from mpcore_port.mindspore.rules.changes.places_in import is_place
 from mpcore_port.mindspore.rules.changes.states import is_live_entry, is_live_name
 from mpcore_port.mindspore.rules.optimizers.own_optimizers import in_own_step
@@ -36,10 +37,12 @@ class SharedRule(PortRule):
 
     name = "shared"
     reason = "in torch the tensor itself is changed, and something else holds it"
-    visits = (cst.SimpleStatementLine,)
+    visits = (cst.SimpleStatementLine, cst.SimpleStatementSuite)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Write one line's change back, or say that it is none in the port."""
+        if isinstance(old, cst.SimpleStatementSuite):  # `for v in held.values(): v -= 1`
+            return self._each(old, new, at)
         name = _changed(old)
         held = [one.value for one in at.names.given(name) if one.kind == "value"] if name else []
         if name is not None and len(held) == 1 and (part := _part_of(held[0], at)) is not None:
@@ -48,16 +51,30 @@ class SharedRule(PortRule):
             return self._given_back(old.body[0], new, at)
         if len(old.body) == 1 and isinstance(old.body[0], cst.Assign):
             return self._of_places(old.body[0], new, at)
-        if len(old.body) != 1 or not isinstance(old.body[0], cst.AugAssign):
+        if len(old.body) != 1:
+            return self._each(old, new, at)
+        if not isinstance(old.body[0], cst.AugAssign):
             return None
         if name is not None and name.value in at.once(losses):
             lines = [*_other_names(held, old, at), *_kept(name, old, at)]
             if lines:
                 return self._with(new, lines, old, at)
             if any(_is_read_behind(one, old, at) for one in _given_with(name, old, at)):
-                at.unproven(self, old.body[0], _GIVEN)
-                return None
+                return self._in_a_pass(old.body[0], new, _GIVEN, at)
         return self._of_others(old.body[0], new, at)
+
+    def _each(self, old: Any, new: Any, at: At) -> Any:
+        """Look at each of several statements on one line: ``m *= b; m += g``."""
+        made, changed = list(new.body), False
+        if len(made) != len(old.body):
+            return None
+        for place, small in enumerate(old.body):
+            if isinstance(small, cst.AugAssign):
+                line = self._of_others(small, new.with_changes(body=[made[place]]), at)
+                if line is not None:
+                    made[place] = line.body[0].with_changes(semicolon=small.semicolon)
+                    changed = True
+        return new.with_changes(body=made) if changed else None
 
     def _of_others(self, old: cst.AugAssign, new: Any, at: At) -> Any:
         """Change the tensor itself where something else holds it, and no pass goes through it."""
@@ -70,16 +87,30 @@ class SharedRule(PortRule):
             value = f"{code_of(target)} {operator_of(old)} ({code_of(old.value)})"
             return self._of_places_set(old, target, value, new, at)
         holders = [] if in_own_step(old, at) else other_holders(target, old, at)
+        if not holders and (afar := kept_afar(target, old, at)) is not None:
+            holders = [Holder(code_of(afar), afar, old)]
         if at.values.kind(target) in _NO_TENSORS and not _is_in_a_copy(target, at):
             holders = [one for one in holders if one.is_copy]  # an array of numpy
         if not holders:
             return None
         reason = _HELD.format(holders[0].path)
-        if any(one.is_copy for one in holders) or records_a_pass(old, target, [old.value], at):
+        if any(one.is_copy for one in holders):
             at.unproven(self, old, reason)
             return None
-        line = changed_line(target, old, at)
+        if not isinstance(new.body[0], cst.AugAssign):
+            return None
+        if records_a_pass(old, target, [old.value], at):
+            return self._in_a_pass(old, new, reason, at)
+        line = changed_line(new.body[0].target, new.body[0], at)
         at.note(self, old, line, reason=reason)
+        return new.with_changes(body=[line])
+
+    def _in_a_pass(self, old: cst.AugAssign, new: Any, reason: str, at: At) -> Any:
+        """Give the other holders the values that gradients go through, too."""
+        if not isinstance(new.body[0], cst.AugAssign):
+            return None
+        line = changed_line(new.body[0].target, new.body[0], at)
+        at.note(self, old, line, "changed", reason, _IN_A_PASS)
         return new.with_changes(body=[line])
 
     def _of_places(self, old: cst.Assign, new: Any, at: At) -> Any:
@@ -144,6 +175,10 @@ _TAKEN = (
     "what a mask or places take is a copy in torch; MindSpore sets its places in the whole, too"
 )
 _BOTH = "in torch both names hold what is changed"
+_IN_A_PASS = (
+    "the other holder is given the values where MindSpore's gradients do not need the earlier "
+    "ones; else it keeps these, and a warning says so"
+)
 _GIVEN = (
     "in torch the tensor itself is changed, and what was given with it may hold it, and is read"
 )
@@ -183,9 +218,12 @@ def _set_at_places(at: At) -> set[str]:
         above = at.names.parents.get(node)
         if isinstance(above, (cst.AssignTarget, cst.AugAssign)) and above.target is node:
             base: Any = node
+            keys = []
             while isinstance(base, cst.Subscript):
+                keys += [getattr(one.slice, "value", None) for one in base.slice]
                 base = base.value
-            found.add(code_of(base))
+            if all(string_of(one) is None for one in keys):  # else a dictionary
+                found.add(code_of(base))
     return found
 
 

@@ -6,6 +6,7 @@ holds a state whose entries are changed, the port takes the Parameters themselve
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,8 @@ __all__ = ["LIVE", "is_live_call", "is_live_entry", "is_live_name", "is_part_of_
 LIVE = "port.live_state_dict"
 _LOOPS = (cst.For, cst.CompFor)
 _VIEWS = ("items", "values")
+_MOVES = re.compile(r"step$|(^|\.)(restore|copy_to|swap\w*|load_state_dict|\w*[a-z]_)$")
+"""Calls that move weights: steps, averages that are swapped in and out, changes in place."""
 _AROUND = ("dict", "enumerate", "list", "sorted", "tqdm", "zip")
 
 
@@ -114,6 +117,8 @@ def _is_read_behind_steps(call: cst.Call, at: At) -> bool:
     while isinstance(node, (cst.Dict, cst.DictElement, cst.Tuple, cst.List, cst.Element)):
         node = at.names.parents.get(node)
     target: Any = node.targets[0].target if isinstance(node, cst.Assign) else None
+    while isinstance(target, cst.Subscript):  # state["model"] = net.state_dict()
+        target = target.value
     home = at.names.enclosing(call, cst.FunctionDef)
     if isinstance(target, cst.Attribute):
         same = [n for n in at.names.by_type[cst.Attribute] if code_of(n) == code_of(target)]
@@ -124,7 +129,7 @@ def _is_read_behind_steps(call: cst.Call, at: At) -> bool:
     scope = at.names.scope(target)
     loop = at.names.enclosing(call, cst.For, cst.While)
     loop = loop if loop is not None and at.names.enclosing(loop, cst.FunctionDef) is home else None
-    steps = [at.line(one) for one in at.names.calls if code_of(one.func).endswith("step")]
+    steps = [at.line(one) for one in at.names.calls if _MOVES.search(code_of(one.func))]
     for one in at.names.by_type[cst.Name]:
         same_name = one.value == target.value and at.names.scope(one) is scope
         if not same_name or isinstance(at.names.parents.get(one), cst.AssignTarget):

@@ -121,7 +121,7 @@ class AcceleratedRule(PortRule):
         host = _FABRIC if _is_fabric(old.value, at) else _NAME
         word = host.rpartition(".")[2]
         row = by_name(f"{host}.{old.attr.value}")
-        if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AnnAssign, cst.AugAssign)):
+        if at.names.is_assigned(old):
             if row is None:
                 at.unproven(self, old, _SET.format(word))
             return None

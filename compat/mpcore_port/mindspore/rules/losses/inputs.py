@@ -14,18 +14,27 @@ import libcst as cst
 from mpcore_port.children import calls_in
 from mpcore_port.mindspore.rules.place import is_leaf
 from mpcore_port.names import code_of, target_names
-from mpcore_port.scan import arguments
+from mpcore_port.scan import FUNCTIONS, arguments
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from mpcore_port.rule import At
 
-__all__ = ["asked_for", "gradient_call", "inputs_read", "is_input", "only_forgets"]
+__all__ = [
+    "GRADIENT",
+    "GRADIENT_ORDER",
+    "asked_for",
+    "gradient_call",
+    "in_own_backward",
+    "inputs_read",
+    "is_input",
+    "only_forgets",
+]
 __all__ += ["has_unused", "reads_gradient", "weights_call"]
 
-_GRADIENT = "torch.autograd.grad"
-_ORDER = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
+GRADIENT = "torch.autograd.grad"
+GRADIENT_ORDER = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph")
 _OFF = ("None", "False")
 
 
@@ -52,6 +61,15 @@ def weights_call(call: cst.Call, at: At) -> tuple[Any, Any] | None:
     return (loss, wanted) if loss is not None and _are_weights(wanted, at) else None
 
 
+def in_own_backward(node: cst.CSTNode, at: At) -> bool:
+    """Return whether a node stands in the ``backward`` of a ``torch.autograd.Function``."""
+    function = at.names.enclosing(node, cst.FunctionDef)
+    owner = at.names.enclosing(node, cst.ClassDef)
+    if function is None or owner is None or function.name.value != "backward":
+        return False
+    return not FUNCTIONS.isdisjoint(at.names.bases(owner))
+
+
 def has_unused(call: cst.Call) -> bool:
     """Return whether a gradient may be None: of what takes no part in the loss."""
     return any(arg.keyword and arg.keyword.value == "allow_unused" for arg in call.args)
@@ -60,13 +78,13 @@ def has_unused(call: cst.Call) -> bool:
 def _asked(call: cst.Call, at: At) -> tuple[Any, Any]:
     """Return what a plain gradient is of, and by what; None of another call."""
     nothing = None, None
-    if at.names.called(call) != _GRADIENT or any(arg.star for arg in call.args):
+    if at.names.called(call) != GRADIENT or any(arg.star for arg in call.args):
         return nothing
-    given: dict[str, Any] = arguments(call, _ORDER)
+    given: dict[str, Any] = arguments(call, GRADIENT_ORDER)
     loss, wanted = given.get("outputs"), given.get("inputs")
-    if loss is None or wanted is None or len(call.args) > len(_ORDER):
+    if loss is None or wanted is None or len(call.args) > len(GRADIENT_ORDER):
         return nothing
-    if set(given) - set(_ORDER) - {"allow_unused", "only_inputs"}:
+    if set(given) - set(GRADIENT_ORDER) - {"allow_unused", "only_inputs"}:
         return nothing
     weights = given.get("grad_outputs")
     ones = f"torch.ones_like({code_of(loss)})"

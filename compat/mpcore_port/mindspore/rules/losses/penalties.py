@@ -14,6 +14,7 @@ import libcst as cst
 
 from mpcore_port.children import calls_in
 from mpcore_port.lines import leaves
+from mpcore_port.mindspore.rules.losses.inputs import GRADIENT, GRADIENT_ORDER
 from mpcore_port.mindspore.rules.losses.names_in import assigned, assigned_first, jumps, needs, read
 from mpcore_port.mindspore.rules.losses.own_passes import own_passes
 from mpcore_port.mindspore.rules.place import PortRule, need
@@ -23,24 +24,23 @@ from mpcore_port.scan import arguments
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["PenaltyRule"]
+__all__ = ["LACKS", "PenaltyRule"]
 
-_GRADIENT = "torch.autograd.grad"
-_ORDER = ("outputs", "inputs", "grad_outputs", "retain_graph", "create_graph", "only_inputs")
+_ORDER = (*GRADIENT_ORDER, "only_inputs")
 _IGNORED = {"retain_graph", "only_inputs"}
 _ONES = re.compile(r"^torch\.ones(_like)?\(|\.new_ones\(")
 _MOVING = frozenset({"backward", "step", "update", "zero_grad"})
-_LACKS = (
-    "MindSpore 2.10 has no second derivative of LayerNorm, ELU, average and maximum pooling on "
-    "CPU: a network with one raises there"
+LACKS = (
+    "MindSpore 2.10 has no second derivative of LayerNorm, GroupNorm, ELU, maximum pooling and "
+    "cross entropy on CPU: a network with one raises there"
 )
 _TWICE = (
-    f"{_LACKS}; computed where it was, and in the function that is differentiated once more: "
+    f"{LACKS}; computed where it was, and in the function that is differentiated once more: "
     "buffers such as BatchNorm's move twice, dropout and noise draw anew"
 )
 _GIVEN = (
     "differentiated by what is handed in: what else is handed in, and made of it, was not looked "
-    f"at; {_LACKS}"
+    f"at; {LACKS}"
 )
 
 
@@ -109,7 +109,7 @@ class PenaltyRule(PortRule):
         if not part.starts:
             at.unproven(self, one.call, _GIVEN, cst.parse_expression(made))
         elif gone:
-            at.note(self, one.call, made, "changed", "", _LACKS)
+            at.note(self, one.call, made, "changed", "", LACKS)
         else:
             at.note(self, one.call, made, "changed", "", _TWICE)
         return True
@@ -133,7 +133,7 @@ def _of(line: Any, at: At) -> _Asked | None:
     """Return the gradient that a statement asks for, and that has gradients itself."""
     if not isinstance(line, cst.SimpleStatementLine) or len(line.body) != 1:
         return None
-    calls = [call for call in calls_in(line) if at.names.called(call) == _GRADIENT]
+    calls = [call for call in calls_in(line) if at.names.called(call) == GRADIENT]
     if len(calls) != 1 or any(arg.star for arg in calls[0].args):
         return None
     (call,) = calls

@@ -19,7 +19,7 @@ from mpcore_port.mindspore.rules.losses.carried import (
 )
 from mpcore_port.mindspore.rules.losses.divided import Division, divisions
 from mpcore_port.mindspore.rules.losses.flow import Slice, slice_of
-from mpcore_port.mindspore.rules.losses.inputs import inputs_read
+from mpcore_port.mindspore.rules.losses.inputs import GRADIENT, in_own_backward, inputs_read
 from mpcore_port.mindspore.rules.losses.kept_outside import kept_outside
 from mpcore_port.mindspore.rules.losses.methods import Rerun, rerun
 from mpcore_port.mindspore.rules.losses.moving import MOVING, is_step, moves
@@ -74,6 +74,8 @@ class _Draft:
     unsure: list[Any] = field(default_factory=list)
     again: list[int] = field(default_factory=list)
     places: list[int] = field(default_factory=list)
+    moved: list[int] = field(default_factory=list)
+    """Places between them of what reads what they make"""
     late: set[str] = field(default_factory=set)
     """Networks that an optimizer has moved since"""
     values: list[str] = field(default_factory=list)
@@ -97,7 +99,13 @@ class _NoPlan(Exception):  # noqa: N818  # no error: a loss that has no plan
 def trains_nothing(at: At) -> bool:
     """Return whether nothing in a module looks like a backward pass, or like a scaler."""
     asked = at.names.callers("backward") or at.names.callers("grad")
-    return not asked and "scaler" not in at.code.lower()
+    return not asked and not _asks_for_gradients(at) and "scaler" not in at.code.lower()
+
+
+def _asks_for_gradients(at: At) -> bool:
+    return "autograd" in at.code and any(
+        at.names.called(call) == GRADIENT for call in at.names.calls
+    )
 
 
 def plans_of(at: At) -> Plans:
@@ -122,8 +130,24 @@ class _Planner:
         for sink in self.found.sinks:
             self._plan(sink, done)
         self._raise_again()
+        self._record_gradients()
         self.shared.bind(self.found.started)
         return self.found
+
+    def _record_gradients(self) -> None:
+        """Have ``torch.autograd.grad`` without a plan go back through what is recorded."""
+        planned = {id(plan.sink.call) for block in self.found.blocks.values() for plan in block}
+        by_weights = {id(sink.call) for sink in self.found.sinks if sink.weights is not None}
+        gone = self.found.refused.keys() | self.found.recorded.keys()
+        for call in self.names.calls:
+            if self.names.called(call) != GRADIENT or id(call.func) in gone:
+                continue
+            if in_own_backward(call, self.at):
+                self.found.apart.add(id(call.func))
+                continue
+            torn = id(call) in self.found.torn
+            if id(call) not in planned | self.found.inputs.keys() | by_weights or torn:
+                self.found.recorded[id(call.func)] = _ELSEWHERE
 
     def _plan(self, sink: Sink, done: dict[tuple[int, str], Sink]) -> None:
         """Plan one loss, or keep why it has no plan."""
@@ -138,7 +162,7 @@ class _Planner:
         except _NoPlan as no:
             if no.torn:
                 self.found.torn[id(sink.call)] = no.why
-            self._refuse(sink, no.why)
+            self._go_back_recorded(sink, no.why)
 
     def _drafted(self, sink: Sink, done: dict[tuple[int, str], Sink]) -> _Draft | None:
         """Find the statements that make a loss; None where they are planned already."""
@@ -231,6 +255,10 @@ class _Planner:
                 self._fronts |= {id(line) for line in once_more}
         if any(id(line) in self._fronts for line in draft.lines(draft.places)):
             raise _NoPlan(_FRONT)
+        draft.moved = self._moved(block, draft.places)
+        behind = draft.lines(draft.moved)
+        if any(moves(line, MOVING - {"zero_grad", "backward"}) for line in behind):
+            raise _NoPlan(_STEPS)
 
     def _write(self, draft: _Draft) -> None:
         """Make the plan: what its function is called, runs, is given and shares."""
@@ -240,6 +268,11 @@ class _Planner:
         if sink.gradients and set(sink.gradients) - set(inputs):
             raise _NoPlan(_NO_FUNCTION)
         parts = self._networks(draft, inputs)
+        own = {*draft.part.places, *again}
+        between = draft.lines(place for place in places if place not in own)
+        made = {name for line in between for name in assigned(line)}
+        if late := next((part for part in parts if part.partition(".")[0] in made), ""):
+            raise _NoPlan(_MADE_THERE.format(late), torn=True)
         simple, fresh = isinstance(sink.loss, cst.Name), self.shared.fresh
         bound = code_of(sink.loss) if simple else fresh("total_loss")
         plan = Plan(sink, block, places, again, parts, fresh("forward"), bound, sink.loss)
@@ -255,13 +288,11 @@ class _Planner:
             self.found.inputs[id(sink.call)] = inputs
         if not simple:
             self.found.losses[id(sink.loss)] = bound
-        own = {*draft.part.places, *again}
-        between = draft.lines(place for place in places if place not in own)
         plan.unsure = [line for line in between if handed_weights(line, self.at)]
         plan.between = draft.unsure
         self._save(plan)
         self.shared.share(plan)
-        plan.moved = self._moved(plan)
+        plan.moved = draft.moved
         self.found.blocks.setdefault(id(block), []).append(plan)
 
     def _networks(self, draft: _Draft, inputs: tuple[str, ...]) -> list[str]:
@@ -339,7 +370,7 @@ class _Planner:
                 self.found.blocks[id(plan.block)].remove(plan)
                 self.shared.forget(plan)
             for sink in group.sinks:
-                self._refuse(sink, _FRONT)
+                self._go_back_recorded(sink, _FRONT)
 
     def _as_its_first(self, sink: Sink, first: Sink) -> None:
         """Treat a backward pass as the earlier one of its loss: refused, or by the loss's name."""
@@ -473,12 +504,9 @@ class _Planner:
                 every.add(place)
         return sorted(every)
 
-    def _refuse(self, sink: Sink, why: str) -> None:
-        """Have a loss refused, or, of a backward pass, go back through what was recorded."""
-        if sink.gradients or sink.weights is not None:
-            self.found.refused[id(sink.call.func)] = why
-        else:
-            self.found.recorded[id(sink.call.func)] = why.partition(": ")[0]
+    def _go_back_recorded(self, sink: Sink, why: str) -> None:
+        """Have a loss without a plan go back through what is recorded."""
+        self.found.recorded[id(sink.call.func)] = why.partition(": ")[0]
 
     def _find(self, sink: Sink, wanted: set[str]) -> tuple[Any, Slice, int] | None:
         """Return the nearest block around a backward pass that makes ``wanted`` before it.
@@ -552,26 +580,28 @@ class _Planner:
         makers = [one for found in afar.values() for one in found]
         return rerun(makers, home, block.body[: part.places[0]], self.at)
 
-    def _moved(self, plan: Plan) -> list[int]:
+    def _moved(self, block: Any, places: list[int]) -> list[int]:
         """Return statements between those of the loss that read what it makes."""
-        made = {n for place in plan.places for n in assigned(plan.block.body[place])}
-        first, last = plan.places[0], plan.places[-1]
+        made = {n for place in places for n in assigned(block.body[place])}
+        first, last = places[0], places[-1]
         moved = []
         for place in range(first + 1, last):
-            if place in plan.places:
+            if place in places:
                 continue
-            line = plan.block.body[place]
+            line = block.body[place]
             if read(line) & made or set(assigned(line)) & made:
                 moved.append(place)
                 made |= set(assigned(line))
         return moved
 
 
+_ELSEWHERE = "what it is the gradient of is no loss of this function alone"
 _NOT_FOUND = "what its loss is made of was not found in this function"
 _LATE = "its scaler is chosen after the loss: choose it in front of it"
 _NO_FUNCTION = "its loss is no function of that tensor where it is made"
 _NO_NETWORK = "no network is in sight that its loss comes from"
 _NAMED_THERE = "its loss reads what is made only where the backward pass is: name it there"
+_MADE_THERE = "`{}` is made among the statements that make its loss: make it in front of them"
 _LEAVES = "the statements that make its loss leave the function or loop: move the jump"
 _STEPS = "an optimizer steps among the statements that make its loss: move it out of them"
 _TWICE = "a second backward pass through one forward pass: add the losses"

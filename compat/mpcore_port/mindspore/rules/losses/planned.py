@@ -97,6 +97,7 @@ class Plans:
         sunk: statements that run in the losses of the branches behind them alone.
         recorded: by the function of a backward call that has no plan, and goes back through what
             MindSpore has recorded, why.
+        apart: functions of gradients that a Function's backward pass takes of what it runs itself.
     """
 
     blocks: dict[int, list[Plan]] = field(default_factory=dict)
@@ -110,3 +111,4 @@ class Plans:
     divided: dict[int, tuple[str, Division]] = field(default_factory=dict)
     sunk: set[int] = field(default_factory=set)
     recorded: dict[int, str] = field(default_factory=dict)
+    apart: set[int] = field(default_factory=set)

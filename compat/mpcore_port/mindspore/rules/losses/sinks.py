@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from mpcore_port.mindspore.rules.losses.accelerated import accelerated
-from mpcore_port.mindspore.rules.losses.inputs import gradient_call, weights_call
+from mpcore_port.mindspore.rules.losses.inputs import gradient_call, in_own_backward, weights_call
 from mpcore_port.mindspore.rules.losses.own_passes import called
 from mpcore_port.mindspore.rules.losses.planned import Sink
 from mpcore_port.mindspore.rules.place import is_module
@@ -24,6 +25,7 @@ _ENGINE = (
     "`{}` is a network, and goes back by itself: an engine as DeepSpeed's, which has no equal; "
     "scale the loss by a scaler"
 )
+_ENGINES = re.compile(r"(^|[._])(model|net(work)?|engine|ddp)(_engine)?$", re.I)
 
 
 @dataclass
@@ -66,7 +68,7 @@ class _Finder:
                 continue
             place = parameter_of(sink.loss, self.at)
             if place is not None and (sink.gradients or sink.weights is not None):
-                continue  # refused where it is called
+                continue  # it goes through what is recorded
             if place is not None:
                 wrappers.append((*place, sink))
             else:
@@ -98,6 +100,8 @@ class _Finder:
         return count
 
     def _sink(self, call: cst.Call) -> Sink | None:
+        if in_own_backward(call, self.at):
+            return None
         if asked := gradient_call(call, self.at):
             return Sink(call, *self._unscaled(asked[0]), gradients=asked[1])
         if by_weights := weights_call(call, self.at):
@@ -109,10 +113,25 @@ class _Finder:
         if self.names.called(call) is not None or called(call, self.at):
             return None  # a method of the class itself has the loss
         inside: Any = call.func.value
+        if call.args and self._is_object(inside):
+            return None
         of_apex = self._scaled_by_apex(inside)
         if of_apex is not None:
             return Sink(call, *of_apex)
         return Sink(call, *self._unscaled(inside))
+
+    def _is_object(self, holder: Any) -> bool:
+        """Return whether a class of another file makes this: ``balancer.backward(losses, y)``.
+
+        A network that goes back by itself is an engine.
+        """
+        made = [one for one in self.names.origins(holder) if one is not holder]
+        calls = [one for one in made if isinstance(one, cst.Call)]
+        if not made or len(calls) < len(made) or _ENGINES.search(dotted(holder)):
+            return False
+        words = [dotted(one.func).rpartition(".")[2] for one in calls]
+        of_torch = any((self.names.called(one) or "").startswith("torch.") for one in calls)
+        return not of_torch and all(word[:1].isupper() for word in words)
 
     def _unscaled(self, loss: Any) -> tuple[Any, str]:
         """Return the loss of ``scaler.scale(loss)`` and its scaler; of another one itself."""

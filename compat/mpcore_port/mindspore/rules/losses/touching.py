@@ -11,7 +11,7 @@ from mpcore_port.children import calls_in
 from mpcore_port.mindspore.rules.place import has_unknown_base, is_module
 from mpcore_port.names import code_of, dotted
 from mpcore_port.packages import package_of
-from mpcore_port.scan import is_optimizer
+from mpcore_port.scan import is_clip, is_optimizer
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -43,7 +43,7 @@ def may_touch(node: cst.CSTNode, at: At, depth: int = _DEPTH) -> cst.Call | None
 
 def _may(call: cst.Call, at: At, depth: int) -> bool:
     if is_known(at.names.called(call)):
-        return False
+        return is_clip(at.names.called(call))
     func = call.func
     name = dotted(func).rpartition(".")[2]
     own: list[Any] = [] if not name else list(at.names.functions.get(name, ()))

@@ -17,7 +17,13 @@ from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
 from mpcore_port.mindspore.rules.losses.accelerated import accelerated
 from mpcore_port.mindspore.rules.losses.divided import division
-from mpcore_port.mindspore.rules.losses.inputs import gradient_call, has_unused
+from mpcore_port.mindspore.rules.losses.inputs import (
+    GRADIENT,
+    GRADIENT_ORDER,
+    gradient_call,
+    has_unused,
+)
+from mpcore_port.mindspore.rules.losses.penalties import LACKS
 from mpcore_port.mindspore.rules.losses.plan import plans_of, trains_nothing
 from mpcore_port.mindspore.rules.losses.released import asked_names
 from mpcore_port.mindspore.rules.losses.shared_names import only
@@ -59,6 +65,14 @@ _RECORDED = (
     "backward pass goes through that"
 )
 
+_RECORDED_GRADIENT = (
+    "{}: port.record() has MindSpore record all that runs once this file is imported, and the "
+    "gradients go through that"
+)
+_APART = (
+    "what this backward pass runs under enable_grad is recorded apart, and the gradients go "
+    "through that: by Parameters, and by tensors that detach().requires_grad_() made"
+)
 _ASKED = "`{}` is None there until something binds it, and an error of Python is waited for"
 
 _UNSURE = (
@@ -131,6 +145,26 @@ def _recorded(at: At) -> dict[int, str]:
     return {call: why for call, why in plans.recorded.items() if call not in inside}
 
 
+def _grads(at: At) -> dict[int, bool]:
+    """Return the functions of gradients that are recorded: whether they have gradients again."""
+    recorded = at.once(_recorded)
+    return {
+        id(call.func): _has_graph(call)
+        for call in at.names.calls
+        if id(call.func) in recorded and at.names.called(call) == GRADIENT
+    }
+
+
+def _has_graph(call: cst.Call) -> bool:
+    asked: Any = arguments(call, GRADIENT_ORDER).get("create_graph")
+    return asked is not None and code_of(asked) != "False"
+
+
+def _twice(at: At) -> bool:
+    """Return whether a recorded gradient has gradients itself."""
+    return any(at.once(_grads).values())
+
+
 class TrainingRule(PortRule):
     """The statements that a loss is made of become a function that MindSpore differentiates."""
 
@@ -165,6 +199,12 @@ class TrainingRule(PortRule):
         if id(old) in plans.handed:
             at.unproven(self, old, _RECORDED.format(_HANDED.format(plans.handed[id(old)])))
             return None
+        if id(old) in plans.apart:
+            made = cst.Attribute(cst.Name(need(at, "port", "torch")), cst.Name("grad"))
+            at.unproven(self, old, _APART, made)
+            return made
+        if id(old) in at.once(_grads):
+            return self._recorded_gradient(old, at)
         if id(old) in plans.recorded:
             at.unproven(self, old, _RECORDED.format(plans.recorded[id(old)]))
             return None
@@ -190,8 +230,16 @@ class TrainingRule(PortRule):
         """Switch the recording on where the imports of a module end."""
         made = self._started(old, new, at) or new
         place = end_of_imports(made.body)
-        line = cst.parse_statement(f"{need(at, 'port', 'torch')}.record()")
+        twice = "twice=True" if at.once(_twice) else ""
+        line = cst.parse_statement(f"{need(at, 'port', 'torch')}.record({twice})")
         return made.with_changes(body=[*made.body[:place], line, *made.body[place:]])
+
+    def _recorded_gradient(self, old: Any, at: At) -> Any:
+        """Write the function of ``torch.autograd.grad`` as the runtime's, of what is recorded."""
+        made = cst.Attribute(cst.Name(need(at, "port", "torch")), cst.Name("grad"))
+        why = _RECORDED_GRADIENT.format(at.once(plans_of).recorded[id(old)])
+        at.unproven(self, old, f"{why}; {LACKS}" if at.once(_grads)[id(old)] else why, made)
+        return made
 
     def _gradients(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Write ``torch.autograd.grad`` as the runtime's."""

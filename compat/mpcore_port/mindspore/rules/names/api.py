@@ -24,9 +24,11 @@ from mpcore_port.mindspore.rules.names.only_shown import (
     are_switches,
     is_only_shown,
     is_switch,
+    kept_switch,
     sets_switches,
 )
 from mpcore_port.mindspore.rules.names.partials import bent, is_bound, unbindable
+from mpcore_port.mindspore.rules.names.sizes import HANDED, are_handed, sized
 from mpcore_port.mindspore.rules.names.words import holds_no_tensor
 from mpcore_port.mindspore.rules.networks.saved import listed, weights_alone
 from mpcore_port.mindspore.rules.networks.scripted import EXPORTED, is_exported
@@ -40,6 +42,7 @@ from mpcore_port.mindspore.rules.place import (
     named,
     need,
     trained_leaves,
+    wants_gradient,
     wording,
 )
 from mpcore_port.mindspore.rules.values.held_otherwise import of_a_queue, of_any_row, of_no_size
@@ -51,7 +54,7 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At, Kind
 
-__all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule", "is_foreign", "sized"]
+__all__ = ["CallRule", "ImportRule", "NameRule", "StatementRule", "is_foreign"]
 
 _FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as Cells"
 _WAYS = {
@@ -63,7 +66,10 @@ _WAYS = {
     "timm": "of it what training scripts take is ported; the package mindcv has its usual networks",
     "torch_geometric": "the package mindspore_gl has its usual layers",
     "torchmetrics": "of it Accuracy and MeanMetric are ported; mindspore.train has other metrics",
-    "transformers": "the package mindnlp has its usual networks",
+    "transformers": (
+        "of it networks that were compared with mindone's are ported, such as BertModel; mindone "
+        "0.5 has many of the others under the same names, whose numbers nobody compared"
+    ),
 }
 """Ways out, by package; nobody has compared their numbers."""
 _UNKNOWN = "MindSpore has no equal that the porter knows"
@@ -112,8 +118,31 @@ def _foreign(small: cst.Import | cst.ImportFrom) -> str:
     return f"{_FOREIGN}; {way}" if way else _FOREIGN
 
 
+_HEIR_OF_OTHERS = (
+    "a class of its own on top of one of transformers was not compared: hold one inside of an "
+    "nn.Module"
+)
+_DOUBTS = {
+    "mindone": (
+        "needs mindone 0.5 (transformers 4.57.1); outputs, losses and gradients of small networks "
+        "were compared with transformers' on MindSpore's CPU build, whose lacking kernels were "
+        "made of others; not run on Ascend"
+    ),
+    "mindone chosen": (
+        "needs mindone 0.5 (transformers 4.57.1); of the classes that it may choose, one that was "
+        "not compared with transformers' raises; not run on Ascend"
+    ),
+}
+
+
 def _kind(row: Mapping) -> Kind:
+    if row.doubt:
+        return "unproven"
     return "changed" if row.effect else "exact"
+
+
+def _reason(row: Mapping) -> str:
+    return _DOUBTS[row.doubt] if row.doubt else row.reason
 
 
 _VERSIONS = ("torch.__version__", "torchvision.__version__", "timm.__version__")
@@ -165,7 +194,7 @@ class CallRule(PortRule):
         typed = row.expr or _TYPE.fullmatch(name)
         if row.to and typed and not _is_listed(old):  # a type: sizes, or values of any kind
             row = replace(row, params=(), expr="")
-            new = sized(old, new)
+            new = sized(old, new, at)
         if _SIZED_LAYER.fullmatch(name):
             new = _sided(name, row, old, _counted(old, new, at), at)
         try:
@@ -188,23 +217,33 @@ class CallRule(PortRule):
                 return new.with_changes(func=at.refuse(self, old.func, doubt.text))
         if doubted:
             at.unproven(self, old, doubted[0].text, made)
+        elif typed and are_handed(old, at):
+            at.unproven(self, old, HANDED, made)
         else:
-            at.note(self, old, made, _kind(row), row.reason or "", row.effect)
+            at.note(self, old, made, _kind(row), _reason(row), row.effect)
         if id(old) in at.once(trained_leaves):
             text = f"{wording(at, 'ms.Parameter')}({code_of(made)}, name={_bound(old, at)!r})"
             made = cst.parse_expression(text)
             at.note(self, old, made, reason="an optimizer moves it: a Parameter")
+        elif "requires_grad" in row.drop and wants_gradient(old):
+            made = cst.parse_expression(wording(at, f"port.requires_grad_({code_of(made)})"))
+            at.note(self, old, made, reason="it wants a gradient")
         return made
 
     def _of_type(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Write out a shape that one of several types of tensors is called with."""
         chosen = at.names.choices(old.func)
-        if not chosen or not all(_TYPE.fullmatch(one) for one in chosen):
+        sure = bool(chosen) and all(_TYPE.fullmatch(one) for one in chosen)
+        if not sure and not code_of(old.func).endswith("Tensor"):
             return None
-        made = sized(old, new)
+        made = sized(old, new, at)
         if made is new:
             return None
-        at.note(self, old, made, reason="a shape means sizes in torch, a tuple values")
+        why = "a shape means sizes in torch, a tuple values"
+        if sure:
+            at.note(self, old, made, reason=why)
+        else:
+            at.unproven(self, old, _TYPE_BY_NAME.format(code_of(old.func)), made)
         return made
 
     def _of_version(self, version: str, old: cst.Call, new: cst.Call, at: At) -> Any:
@@ -311,17 +350,10 @@ def _bound(call: cst.Call, at: At) -> str:
     return code_of(parent.targets[0].target).rpartition(".")[2]
 
 
-def sized(old: cst.Call, new: cst.Call) -> cst.Call:
-    """Return the call with a shape written out: a shape means sizes in torch, a tuple values."""
-    args = new.args
-    if len(args) != 1 or args[0].star or not _SHAPE.search(code_of(old.args[0].value)):
-        return new
-    return new.with_changes(args=[args[0].with_changes(star="*")])
-
-
-# Of spaces of gym the shape is a tuple, no torch.Size.
+_TYPE_BY_NAME = (
+    "{} is taken for a type of tensors by its name: a shape means sizes in torch, a tuple values"
+)
 _TYPE = re.compile(r"torch\.(cuda\.)?[A-Z]\w*Tensor")
-_SHAPE = re.compile(r"(\.size\(\)|(?<!space)\.shape)$")
 
 
 def _is_listed(call: cst.Call) -> bool:
@@ -403,6 +435,8 @@ class NameRule(PortRule):
         word = row.to if _is_handed_on(parent) and row.to else row.value or row.to
         if row.kind_of and (self._is_type(old, at) or asks_for_type(old, at)):
             word = row.kind_of
+        if name == _NETWORK and self._may_be_optimizer(old, at):
+            word = "port.Network"
         if not word:
             return at.refuse(self, old, "it is mapped where it is called, not as a value")
         if row.heir and isinstance(self._holder(old, at), cst.ClassDef):
@@ -411,6 +445,8 @@ class NameRule(PortRule):
             return made
         if word.startswith("(") and isinstance(self._holder(old, at), cst.ClassDef):
             return at.refuse(self, old, _ABSTRACT)
+        if row.doubt and isinstance(self._holder(old, at), cst.ClassDef):
+            return at.refuse(self, old, _HEIR_OF_OTHERS)
         made = expression(wording(at, word))
         pins = {k: v for k, v in row.pin.items() if "{" not in v} | row.set
         asked = self._is_type(old, at) or asks_for_type(old, at)
@@ -431,7 +467,7 @@ class NameRule(PortRule):
         if pins and _may_be_partial(old, at):
             at.note(self, old, made, "unproven", _COMPARED)
             return made
-        at.note(self, old, made, _kind(row), row.reason, row.effect)
+        at.note(self, old, made, _kind(row), _reason(row), row.effect)
         return made
 
     def _by_maker(self, old: cst.BaseExpression, row: Mapping, at: At) -> Any:
@@ -467,6 +503,10 @@ class NameRule(PortRule):
                 made = cst.Name("None")
                 at.note(self, old, made, "changed", _SWITCH, _SHOWN)
                 return made
+            if kept := kept_switch(name, at):
+                switch = cst.parse_expression(wording(at, kept))
+                at.note(self, old, switch, "changed", _SWITCH, _SET_HERE)
+                return switch
             return at.refuse(self, old, f"{_SWITCH}; nothing is said of how it is set")
         return at.refuse(self, old, _no_equal(name))
 
@@ -489,6 +529,15 @@ class NameRule(PortRule):
             return True
         return isinstance(holder, cst.Call) and code_of(holder.func) in ("isinstance", "issubclass")
 
+    def _may_be_optimizer(self, old: cst.CSTNode, at: At) -> bool:
+        """Whether it is asked of what may be an optimizer, a Cell, whether it is a network."""
+        holder = self._holder(old, at)
+        if not isinstance(holder, cst.Call) or code_of(holder.func) != "isinstance":
+            return False
+        if at.options.plain or _OF_OPTIMIZERS.search(at.code) is None or len(holder.args) < 2:
+            return False
+        return not is_module(at, holder.args[0].value)
+
     def _is_asked(self, old: cst.CSTNode, at: At) -> bool:
         """Whether a module is asked for what a variable names: ``getattr(optim, args.optim)``."""
         holder = self._holder(old, at)
@@ -500,6 +549,8 @@ class NameRule(PortRule):
         return at.names.parents.get(arg) if arg is not None else None
 
 
+_NETWORK = "torch.nn.Module"
+_OF_OPTIMIZERS = re.compile(r"optim", re.I)
 _NAMED = "port.torch_named", "the usual activations and dtypes are there, no other names"
 _BY_NAME = {
     "torch": _NAMED,
@@ -652,6 +703,7 @@ def _sets_default(name: str, call: cst.Call) -> bool:
 
 _SWITCH = "a switch of torch's kernels; MindSpore has none"
 _SHOWN = "what the script prints"
+_SET_HERE = "what this file sets it to, or torch's default; what other files set is not seen"
 
 
 class StatementRule(PortRule):
@@ -686,7 +738,13 @@ class StatementRule(PortRule):
         if len(kept) == len(small.targets):
             return None
         if not kept:
-            return at.drop(self, old, new, self.reason)
+            asked = kept_switch(at.names.qualified(small.targets[0].target), at)
+            if not asked:
+                return at.drop(self, old, new, self.reason)
+            switch: Any = cst.parse_expression(wording(at, asked))
+            made = new.body[0].with_changes(targets=[cst.AssignTarget(switch)])
+            at.note(self, small, made, "changed", self.reason, "none on numbers: the file asks it")
+            return new.with_changes(body=[made])
         left = [
             after
             for before, after in zip(small.targets, new.body[0].targets, strict=True)
@@ -912,8 +970,9 @@ def _references(at: At) -> dict[str, list[str]]:
             continue
         if at.names.is_reference(node):
             full = at.names.qualified(node) or ""
+            bound = at.names.qualified(at.names.root(node)) or ""  # what its import gives
             for name in modules:
-                if full == name or full.startswith(f"{name}."):
+                if (full == name or full.startswith(f"{name}.")) and len(bound) <= len(name):
                     found.setdefault(name, []).append(full)
     return found
 

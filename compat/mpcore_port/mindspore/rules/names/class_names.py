@@ -16,13 +16,19 @@ if TYPE_CHECKING:
 __all__ = ["ClassNameRule"]
 
 _SPOKEN = re.compile(
-    r"[\"'][\w .]*(Linear|ModuleList|ModuleDict|Sequential|ConvTranspose|Hardswish|Hardsigmoid)"
+    r"[\"'][\w .]*(Linear|ModuleList|ModuleDict|Sequential|ConvTranspose|Hardswish|Hardsigmoid)",
+    re.I,
 )
 """A text with a name that MindSpore's layers do not have."""
+_TOLD = re.compile(r"\b(str|repr)\(.*(__class__|type\()")
+"""The whole of what Python says of a class, which has the file that it stands in."""
+
+_WALKED = re.compile(r"\bfor [\w, ()]+ in [^\n]*\.(named_)?(modules|children)\(")
+"""A loop over the layers of a network."""
 
 
 class ClassNameRule(PortRule):
-    """``m.__class__.__name__`` gives torch's names where the script asks for one of them."""
+    """``m.__class__.__name__`` and ``str(type(m))`` give torch's names where a script asks."""
 
     name = "class name"
     reason = "layers of MindSpore have classes of other names"
@@ -30,11 +36,16 @@ class ClassNameRule(PortRule):
 
     def idle(self, at: At) -> bool:
         """Whether no text has such a name, or the script is a port."""
-        return super().idle(at) or _SPOKEN.search(at.code) is None
+        asked = _SPOKEN.search(at.code) or _TOLD.search(at.code) or _WALKED.search(at.code)
+        return super().idle(at) or not asked
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Map one name of a class that is asked for."""
         if at.options.plain or not isinstance(new, type(old)):
+            return None
+        if isinstance(old, cst.Call) and code_of(old.func) in ("str", "repr"):
+            return self._whole(old, new, at)
+        if _SPOKEN.search(at.code) is None and not _is_walked(old, at):
             return None
         if isinstance(old, cst.Call):
             asked = old.func if isinstance(old.func, cst.Attribute) and not old.args else None
@@ -50,6 +61,30 @@ class ClassNameRule(PortRule):
         made = cst.parse_expression(wording(at, f"port.class_name({code_of(held)})"))
         at.note(self, old, made)
         return made
+
+    def _whole(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map ``str(type(m))`` and ``str(m.__class__)`` of what may be a layer or a tensor."""
+        args = [arg.value for arg in new.args if arg.keyword is None and not arg.star]
+        held = _object_of(args[0]) if len(new.args) == len(args) == 1 else None
+        before = _object_of(old.args[0].value) if held is not None else None
+        if (
+            held is None
+            or before is None
+            or code_of(before) == "self"
+            or at.values.kind(before) == "neutral"
+        ):
+            return None
+        made = cst.parse_expression(wording(at, f"port.class_text({code_of(held)})"))
+        at.note(self, old, made)
+        return made
+
+
+def _is_walked(node: Any, at: At) -> bool:
+    """Return whether it is asked of what a loop gets of a network: settings may name its class."""
+    held = _object_of(node.value) if isinstance(node, cst.Attribute) else None
+    name = held.value if isinstance(held, cst.Name) else ""
+    loops = (found[0] for found in _WALKED.finditer(at.code))
+    return bool(name) and any(re.search(rf"\b{name}\b.* in ", loop) for loop in loops)
 
 
 def _object_of(kind: Any) -> Any:

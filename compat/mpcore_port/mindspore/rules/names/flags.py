@@ -32,7 +32,7 @@ class DeviceFlagRule(PortRule):
             return cst.Name("False")
         if old.attr.value not in ("is_cuda", "is_npu") or at.names.qualified(old) is not None:
             return None
-        if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign)):
+        if at.names.is_assigned(old):
             return None
         made = cst.parse_expression(wording(at, "port.is_available()"))
         effect = "True for tensors that torch would have kept on the CPU, where there is a device"
@@ -91,7 +91,7 @@ def _is_device(node: cst.BaseExpression, at: At) -> bool:
 def _is_asked(old: cst.Attribute, at: At) -> bool:
     """Return whether a device is read for itself, not to have something made or moved there."""
     parent: Any = at.names.parents.get(old)
-    if isinstance(parent, (cst.AssignTarget, cst.AugAssign, cst.Del)):
+    if at.names.is_assigned(old):
         return False
     if isinstance(parent, cst.Call):
         return parent.func is not old

@@ -163,6 +163,11 @@ def _bent(name: str, new: cst.Call, at: At) -> cst.Call | None:
     return new.with_changes(func=cst.parse_expression(f"{need(at, module)}.{last}"), args=args)
 
 
+_STREAMS, _WORD = {"numpy", "random"}, 2**32
+_DRAWN = (cst.Call, cst.Subscript, cst.UnaryOperation)
+"""What a seed may be that is a tensor's entry, negative, or wider than 32 bits."""
+
+
 class NativeRule(PortRule):
     """A call of the runtime of ports becomes MindSpore's own where that does the same."""
 
@@ -236,6 +241,23 @@ class NativeRule(PortRule):
         dtype = code_of(more[0].value) if more else f"{ms}.float32"
         return cst.parse_expression(f"{ms}.Tensor({int(name == 'ones')}, {dtype})")
 
+    def _seed(self, old: cst.Call, at: At) -> Any:
+        """Return ``ms.set_seed``, which sets numpy's stream and Python's, too.
+
+        Of ports that have the runtime only where nobody in sight draws from those.
+        """
+        value = old.args[0].value
+        names = {name.partition(".")[0] for name, _ in at.names.imports}
+        others = names & (_STREAMS | at.project.modules | at.project.beside)
+        is_wide = isinstance(value, cst.Integer) and value.evaluated_value >= _WORD
+        is_known = isinstance(value, cst.Integer) and not is_wide
+        if not at.options.plain and (others or not is_known):
+            return None
+        set_seed = f"{need(at, 'ms')}.set_seed"
+        if is_wide or isinstance(value, _DRAWN):
+            return cst.parse_expression(f"{set_seed}(int({code_of(value)}) % 2**32)")
+        return set_seed
+
     def _made(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Return a new function as code, a whole expression, or None."""
         given = {arg.keyword.value for arg in old.args if arg.keyword}
@@ -247,6 +269,8 @@ class NativeRule(PortRule):
             return new.args[0].value if whole and "port.loss(" not in text else None
         if name in _FILLED and old.args:
             return self._filled(name, new, at)
+        if name == "manual_seed" and len(old.args) == 1:
+            return self._seed(old, at)
         if name in _RANDOM and "generator" not in given:
             return self._random(name, old, at)
         if name == "randn_like":
@@ -389,14 +413,32 @@ class NativeRule(PortRule):
         return cst.FlattenSentinel([body[0].with_changes(leading_lines=lead), *body[1:]])
 
 
-_OF_CELLS = "parameters|named_parameters|state_dict|load_state_dict|modules|DataParallel"
+_ASKED_OF_LOSSES = re.compile(
+    r"\b\w*(crit|loss)\w*\.(__class__|cuda|eval|forward|ignore_index|label_smoothing|modules|"
+    r"named_\w+|parameters|reduction|register_\w+|state_dict|to|train|weight)\b|"
+    r"\bisinstance\(\s*[\w.]+\s*,[^:\n]*\b(CrossEntropyLoss|NLLLoss)\b|"
+    r"\b(getattr|hasattr|setattr)\(\s*[\w.]*(crit|loss)\w*\s*,"
+)
+"""What a class of losses answers and a function does not, by whatever name it is held."""
 
 
 def _is_a_cell(target: cst.BaseExpression, at: At) -> bool:
-    """Return whether a loss is asked for what a function has not: an attribute, its parameters."""
+    """Return whether a loss is asked for what a function has not: an attribute, its parameters.
+
+    Functions and files that it is handed to call it by names of their own.
+    """
     name, port = re.escape(code_of(target)), at.once(runtime_name)
-    asked = rf"(?<![\w.]){name}\.\w|\b{port}\.(data_parallel|{_OF_CELLS})\(\s*{name}\s*[,)]"
-    return bool(re.search(asked, at.code))
+    asked = rf"(?<![\w.]){name}\.\w|\b{port}\.\w+\(\s*{name}\s*[,)]"
+    if re.search(asked, at.code) or _ASKED_OF_LOSSES.search(at.source.around):
+        return True
+    return _is_handed_to_a_file(code_of(target), at)
+
+
+def _is_handed_to_a_file(name: str, at: At) -> bool:
+    """Return whether a function of another file of the script takes what a name holds."""
+    files = {*at.project.modules, *at.project.beside}
+    takers = (one for one in at.names.calls if any(code_of(a.value) == name for a in one.args))
+    return any((at.names.called(one) or "").partition(".")[0] in files for one in takers)
 
 
 def _floats(name: str, old: cst.Call, new: cst.Call, at: At) -> cst.Call:

@@ -14,7 +14,14 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["GuardRule", "are_switches", "is_only_shown", "is_switch", "sets_switches"]
+__all__ = [
+    "GuardRule",
+    "are_switches",
+    "is_only_shown",
+    "is_switch",
+    "kept_switch",
+    "sets_switches",
+]
 
 _SWITCHES = ("torch.backends.", "torch._dynamo.config.", "torch._inductor.config.")
 _TEXTS = (
@@ -31,6 +38,34 @@ _PRINTS = re.compile(r"^_?(print|pprint|log)(_\w+)?$")
 def is_switch(name: str | None) -> bool:
     """Return whether a name of torch is a setting of its kernels or of its compiler."""
     return name is not None and name.startswith(_SWITCHES)
+
+
+_KEPT = re.compile(r"torch\.backends\.cudnn\.(allow_tf32|benchmark|deterministic|enabled)$")
+
+
+def kept_switch(name: str | None, at: At) -> str:
+    """Return what the runtime keeps a switch of cuDNN by, if the file asks for it; else "".
+
+    What is set among several names goes, so that such a one cannot be asked for.
+    """
+    return at.once(_kept).get(name or "", "")
+
+
+def _kept(at: At) -> dict[str, str]:
+    found, lost = set(), set()
+    for node in (*at.names.by_type[cst.Attribute], *at.names.by_type[cst.Name]):
+        name = at.names.qualified(node) or ""
+        if not _KEPT.match(name) or not at.names.is_reference(node):
+            continue
+        parent: Any = at.names.parents.get(node)
+        target = at.names.enclosing(node, cst.AssignTarget)
+        if target is not None:
+            line: Any = at.names.parents.get(target)
+            if parent is not target or len(line.targets) > 1:
+                lost.add(name)
+        elif not is_only_shown(node, at):
+            found.add(name)
+    return {name: f"port.switches.{name.rpartition('.')[2]}" for name in found - lost}
 
 
 def is_only_shown(node: cst.CSTNode, at: At) -> bool:

@@ -35,6 +35,8 @@ _OURS = re.compile(r"torch\.nn\.(Conv1d|ConvTranspose1d|ConvTranspose3d)$")
 """Layers of the runtime's: they have torch's settings."""
 _RENAMED = {"groups": (r"Conv[23]d|ConvTranspose2d", "group"), "eps": ("LayerNorm", "epsilon")}
 _ASKED = ("getattr", "hasattr")
+_WALKED = re.compile(r"\.(named_)?(modules|children)\(|\.apply\(")
+"""What hands a file layers of networks that are written elsewhere."""
 
 
 class SettingReadRule(PortRule):
@@ -56,7 +58,7 @@ class SettingReadRule(PortRule):
         if name not in _HAVE or not isinstance(new, cst.Attribute):
             return None
         parent = at.names.parents.get(old)
-        if isinstance(parent, (cst.AssignTarget, cst.AugAssign, cst.Del, cst.AnnAssign)):
+        if at.names.is_assigned(old):
             return None
         if isinstance(parent, cst.Call) and parent.func is old:
             return None  # a method: ``x.stride()``
@@ -112,7 +114,8 @@ def _may_be(owner: cst.BaseExpression, name: str, at: At) -> bool:
         return False
     if SETTINGS.search(code_of(owner)):
         return False
-    return re.search(_HAVE[name], at.source.around) is not None
+    walked = isinstance(owner, cst.Name) and _WALKED.search(at.code) is not None
+    return walked or re.search(_HAVE[name], at.source.around) is not None
 
 
 def _other_name(node: cst.Attribute, at: At) -> str:

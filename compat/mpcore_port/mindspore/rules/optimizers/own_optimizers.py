@@ -106,7 +106,7 @@ class OwnStepRule(PortRule):
         if isinstance(old, cst.Call):
             return self._into(old, new, at)
         parent = at.names.parents.get(old)
-        if isinstance(parent, (cst.AssignTarget, cst.AugAssign, cst.AnnAssign, cst.Del)):
+        if at.names.is_assigned(old):
             return None
         if isinstance(parent, cst.Call) and parent.func is old:
             return None

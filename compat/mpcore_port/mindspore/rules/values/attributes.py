@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import below
 from mpcore_port.mindspore.rules.place import SETTINGS, PortRule, is_plain_object, wording
 from mpcore_port.mindspore.rules.values.kept_names import is_kept_name
 from mpcore_port.names import code_of, string_of
@@ -28,6 +29,7 @@ _SIZES = {
     "torch.nn.Linear": {"in_features": "in_channels", "out_features": "out_channels"},
     "torch.nn.Embedding": {"num_embeddings": "vocab_size", "embedding_dim": "embedding_size"},
 }
+_OF_LINEAR = frozenset(_SIZES["torch.nn.Linear"])
 _SIZE_NAMES = frozenset(name for names in _SIZES.values() for name in names)
 _SIZED = re.compile(r"\b(Linear|Embedding)\b")
 _OF = {
@@ -121,7 +123,9 @@ class AttributeRule(PortRule):
         word = code_of(old.func)
         if word not in ("hasattr", "getattr") or len(old.args) < 2:
             return None
-        if string_of(old.args[1].value) not in _NORM or not _has_such(at):
+        if string_of(old.args[1].value) not in _NORM:
+            return None
+        if not (_has_such(at) or _may_be_any(old.args[0].value, at)):
             return None
         made = cst.parse_expression(wording(at, "port.holds" if word == "hasattr" else "port.held"))
         call = new.with_changes(func=made)
@@ -164,9 +168,12 @@ class AttributeRule(PortRule):
         is_size = name in _SIZE_NAMES
         if is_size and SETTINGS.search(code_of(old.value)):
             return None
-        if not (_SIZED.search(at.source.around) if is_size else _has_such(at)):
+        # a layer of another file's network
+        of_other = name in _OF_LINEAR and code_of(old.value) != "self"
+        speaks = _SIZED.search(at.source.around) if is_size else _has_such(at)
+        if not (of_other or speaks or (not is_size and _may_be_any(old.value, at))):
             return None
-        if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign, cst.Del)):
+        if at.names.is_assigned(old):
             if not _is_set_alone(old, at):  # under a wrong name it would be another attribute
                 at.unproven(self, old, _SET)
             elif not is_size:
@@ -192,7 +199,7 @@ class AttributeRule(PortRule):
 
 def _counts_batches(node: cst.Attribute, at: At) -> bool:
     """Return whether this reads the count of a BatchNorm, of which no class of the file says it."""
-    if isinstance(at.names.parents.get(node), (cst.AssignTarget, cst.AugAssign, cst.Del)):
+    if at.names.is_assigned(node):
         return False
     return at.names.qualified(node) is None and code_of(node.value) != "self"
 
@@ -239,6 +246,39 @@ def _has_such(at: At) -> bool:
     return bool(_NORMS.search(at.source.around) or _OTHERS.search(at.source.around))
 
 
+_LAYERS = frozenset({"children", "modules", "named_children", "named_modules"})
+
+
+def _may_be_any(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name goes through the layers of a network, or is asked for a weight.
+
+    The network may be of another file, so that this one names no norm.
+    """
+    if not isinstance(node, cst.Name):
+        return False
+    loops = (
+        one.node for one in at.names.given(node) if isinstance(one.node, (cst.CompFor, cst.For))
+    )
+    if any(_goes_through_layers(loop.iter) for loop in loops):
+        return True
+    scope = at.names.scope(node)
+    return any(
+        code_of(call.args[0].value) == node.value and at.names.scope(call) is scope
+        for call in at.once(_asked_for_weights)
+    )
+
+
+def _goes_through_layers(iterated: cst.CSTNode) -> bool:
+    calls = [one.func for one in below(iterated) if isinstance(one, cst.Call)]
+    return any(isinstance(func, cst.Attribute) and func.attr.value in _LAYERS for func in calls)
+
+
+def _asked_for_weights(at: At) -> list[cst.Call]:
+    """Return the calls ``hasattr(m, "weight")``."""
+    asked = (call for call in at.names.calls if code_of(call.func) == "hasattr")
+    return [one for one in asked if len(one.args) == 2 and string_of(one.args[1].value) in _NORM]
+
+
 _OF_ALL = {
     "torch.nn.modules.batchnorm._BatchNorm": "torch.nn.BatchNorm2d",
     "torch.nn.modules.conv._ConvNd": "torch.nn.Conv2d",
@@ -247,24 +287,52 @@ _OF_ALL = {
 
 
 def layers_of(node: cst.BaseExpression, at: At) -> set[str]:
-    """Return what ``node`` is made as, or what an ``isinstance`` around it says that it can be."""
-    return at.names.call_names(node) or _guards(node, at)
+    """Return what an ``isinstance`` around ``node`` says that it is, else what it is made as."""
+    return _guards(node, at) or at.names.call_names(node)
 
 
 def _guards(node: cst.BaseExpression, at: At) -> set[str]:
     held = code_of(node)
     below: cst.CSTNode = node
     for above in at.names.ancestors(node):
-        if isinstance(above, cst.If) and below is above.body and isinstance(above.test, cst.Call):
-            asked = above.test
-            if code_of(asked.func) == "isinstance" and len(asked.args) == 2:
-                if code_of(asked.args[0].value) != held:
-                    continue
-                kinds = asked.args[1].value
-                parts = (
-                    [e.value for e in kinds.elements] if isinstance(kinds, cst.Tuple) else [kinds]
-                )
-                named = {at.names.qualified(part) or "" for part in parts}
-                return {_OF_ALL.get(name, name) for name in named}
+        if isinstance(above, (cst.If, cst.IfExp)) and below is above.body:
+            kinds = _kinds(held, above.test)
+            if kinds is not None:
+                return _named(kinds, at)
+        if isinstance(above, cst.IndentedBlock):
+            for line in above.body[: above.body.index(below)]:
+                kinds = _left_with(held, line)
+                if kinds is not None:
+                    return _named(kinds, at)
         below = above
     return set()
+
+
+def _kinds(held: str, test: Any) -> Any:
+    """Return the second argument of an ``isinstance`` of what is held that a test needs."""
+    if isinstance(test, cst.BooleanOperation) and isinstance(test.operator, cst.And):
+        left = _kinds(held, test.left)
+        return _kinds(held, test.right) if left is None else left
+    if not isinstance(test, cst.Call) or code_of(test.func) != "isinstance" or len(test.args) != 2:
+        return None
+    return test.args[1].value if code_of(test.args[0].value) == held else None
+
+
+def _left_with(held: str, line: Any) -> Any:
+    """Return the kinds of ``if not isinstance(m, kinds): continue``: behind it these are left."""
+    if not isinstance(line, cst.If) or not isinstance(line.test, cst.UnaryOperation):
+        return None
+    last = line.body.body[-1] if line.body.body else None
+    last = last.body[-1] if isinstance(last, cst.SimpleStatementLine) else last
+    if not isinstance(line.test.operator, cst.Not) or not isinstance(last, _LEAVES):
+        return None
+    return _kinds(held, line.test.expression)
+
+
+_LEAVES = (cst.Break, cst.Continue, cst.Raise, cst.Return)
+
+
+def _named(kinds: Any, at: At) -> set[str]:
+    parts = [e.value for e in kinds.elements] if isinstance(kinds, cst.Tuple) else [kinds]
+    named = {at.names.qualified(part) or "" for part in parts}
+    return {_OF_ALL.get(name, name) for name in named}

@@ -55,14 +55,19 @@ def of_any_row(name: str, old: cst.Call, made: Any, at: At) -> Any:
     return made.with_changes(func=cst.parse_expression(wording(at, "port.ModuleList")))
 
 
-def _is_list(node: Any, at: At) -> bool:
-    """Return whether something surely is a list: MindSpore's CellList takes no other row."""
+def _is_list(node: Any, at: At, seen: frozenset[int] = frozenset()) -> bool:
+    """Return whether something surely is a list: MindSpore's CellList takes no other row.
+
+    Of ``a = a + [x]`` the other value of the name decides.
+    """
+    if id(node) in seen:
+        return True
     if isinstance(node, cst.BinaryOperation):
         sides = (node.left, node.right) if isinstance(node.operator, cst.Add) else (node.left,)
-        return all(_is_list(side, at) for side in sides)
+        return all(_is_list(side, at, seen | {id(node)}) for side in sides)
     if isinstance(node, (cst.Name, cst.Attribute)):
         held = [one for one in at.names.origins(node) if one is not node]
-        return bool(held) and all(_is_list(one, at) for one in held)
+        return bool(held) and all(_is_list(one, at, seen) for one in held)
     if isinstance(node, cst.Call):
         return code_of(node.func) in ("list", "sorted")
     return isinstance(node, (cst.List, cst.ListComp))

@@ -101,7 +101,11 @@ class IndexRule(PortRule):
             return None
         if is_number(value, at, every=True):
             return _listed(new)
-        return _int(new) if at.values.kind(old.value) == "tensor" else None
+        if at.values.kind(old.value) != "tensor":
+            return None
+        if "choice" in code_of(value) and not at.options.plain:  # of words it gives a word
+            return cst.parse_expression(wording(at, f"port.index({code_of(new)})"))
+        return _int(new)
 
 
 def _listed(node: Any) -> cst.Call:
@@ -163,10 +167,21 @@ def is_number(node: Any, at: At, depth: int = _DEPTH, every: bool = False) -> bo
         index: Any = node.slice[0].slice
         one = len(node.slice) == 1 and isinstance(index, cst.Index)
         return one and not is_array(index.value, at) and is_array(node.value, at)
-    return isinstance(node, cst.Call) and _counts(node, at)
+    return isinstance(node, cst.Call) and _counts(node, at, every)
 
 
-def _counts(node: cst.Call, at: At) -> bool:
+def _draws(node: cst.Call, last: str, every: bool, at: At) -> bool:
+    """Return whether a drawn number is numpy's: of whole numbers they are Python's own.
+
+    numpy/random/mtrand.pyx (1.26): ``randint`` of the default dtype, and ``choice`` of a number,
+    return an int; ``choice`` of a sequence returns what it holds.
+    """
+    if last == "random.randint":
+        return any(arg.keyword is not None and arg.keyword.value == "dtype" for arg in node.args)
+    return not every or (bool(node.args) and is_array(node.args[0].value, at))
+
+
+def _counts(node: cst.Call, at: At, every: bool) -> bool:
     """Return whether a call gives one number of numpy's: it leaves no axis."""
     if any(arg.keyword is not None and arg.keyword.value == "axis" for arg in node.args):
         return False
@@ -174,7 +189,7 @@ def _counts(node: cst.Call, at: At) -> bool:
     if module == "numpy":
         alone = last not in _OF_EACH or not is_array(node.args[0].value, at) if node.args else False
         named = any(arg.keyword is not None and arg.keyword.value == "size" for arg in node.args)
-        drawn = last in _SIZED and not named and len(node.args) < _SIZED[last]
+        drawn = not named and len(node.args) < _SIZED.get(last, 0) and _draws(node, last, every, at)
         return drawn or (last in _NUMBERS and len(node.args) == 1 and alone)
     if module or not isinstance(node.func, cst.Attribute) or node.args:
         return False

@@ -36,6 +36,14 @@ _KEPT = frozenset(
     transpose type unsqueeze view
     """.split()  # noqa: SIM905
 )
+_WIDTHS = {
+    "torch.bfloat16": "bfloat16",
+    "torch.double": "double",
+    "torch.float16": "half",
+    "torch.float64": "double",
+    "torch.half": "half",
+}
+"""How a float that is not torch's usual one is said, and the method that gives it."""
 _WHOLE = frozenset({"bool", "int", "long", "short"})
 
 
@@ -70,7 +78,24 @@ def _is_mixed(call: cst.Call, at: At) -> bool:
     if not isinstance(several, (cst.List, cst.Tuple)) or len(several.elements) < 2:
         return False
     counts = [_counts(one.value, at) for one in several.elements]
-    return any(counts) and not all(counts)
+    widths = {_width(one.value, at) for one in several.elements}
+    return (any(counts) and not all(counts)) or len(widths) > 1
+
+
+def _width(node: Any, at: At, depth: int = 4) -> str:
+    """Return what float a tensor is, as its last call or its origin says: ``half``; or ""."""
+    if isinstance(node, cst.Name) and depth:
+        widths = {_width(one, at, depth - 1) for one in at.names.origins(node) if one is not node}
+        return widths.pop() if len(widths) == 1 else ""
+    if not isinstance(node, cst.Call) or not isinstance(node.func, cst.Attribute):
+        return ""
+    name = node.func.attr.value
+    if name in _WIDTHS.values() and not node.args:
+        return name
+    named = [word for word in _WIDTHS if any(code_of(arg.value) == word for arg in node.args)]
+    if named:
+        return _WIDTHS[named[0]]
+    return _width(node.func.value, at, depth) if name in _KEPT and not at.names.called(node) else ""
 
 
 def _counts(node: Any, at: At) -> bool:

@@ -9,7 +9,6 @@ import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, map_call
 from mpcore_port.mindspore.gate import doubts
-from mpcore_port.mindspore.rules.changes.fresh import is_alone
 from mpcore_port.mindspore.rules.changes.in_place import in_place
 from mpcore_port.mindspore.rules.changes.states import LIVE, is_live_call, is_part_of_live
 from mpcore_port.mindspore.rules.losses.imported_networks import (
@@ -18,7 +17,7 @@ from mpcore_port.mindspore.rules.losses.imported_networks import (
     runs_training,
 )
 from mpcore_port.mindspore.rules.losses.inputs import is_input
-from mpcore_port.mindspore.rules.names.api import sized
+from mpcore_port.mindspore.rules.names.sizes import sized
 from mpcore_port.mindspore.rules.place import (
     SETTINGS,
     PortRule,
@@ -37,7 +36,9 @@ from mpcore_port.mindspore.rules.place import (
 )
 from mpcore_port.mindspore.rules.values.indexes import is_array
 from mpcore_port.mindspore.tables import Mapping, table
-from mpcore_port.names import code_of
+from mpcore_port.names import code_of, string_of
+from mpcore_port.scan import FUNCTIONS
+from mpcore_port.scopes import dotted
 from mpcore_port.torch_names import EXPORTS
 from mpcore_port.values import UNKNOWN, vocabulary
 
@@ -89,19 +90,27 @@ _WRAPPED = {
     "register_parameter": "port.register_parameter",
     "state_dict": "port.state_dict",
     "load_state_dict": "port.load_state_dict",
+    "_load_from_state_dict": "port.load_from_state_dict",
+    "_register_load_state_dict_pre_hook": "port.register_load_hook",
+    "_save_to_state_dict": "port.save_to_state_dict",
     "zero_grad": "port.zero_grad",
     "get_submodule": "port.get_submodule",
 }
 _OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_"}
 _OF_NETWORKS |= {"bfloat16", "cpu", "double", "flatten_parameters", "float", "half", "share_memory"}
+_NOBODY_ELSES = {
+    *("_load_from_state_dict", "_register_load_state_dict_pre_hook", "_save_to_state_dict"),
+}
 _LACKING = {
     *("get_parameter", "register_full_backward_hook", "reset_parameters"),
     *("register_full_backward_pre_hook", "reset_running_stats", "set_submodule", "share_memory"),
+    "_register_state_dict_hook",
 }
 _MORE = (
     "it stops where remove_duplicate is false, and where what is loaded by assign has another type"
 )
 _NO_COUNT = "num_batches_tracked of a BatchNorm is not among them: MindSpore counts no batches"
+_COUNTED = ("buffers", "named_buffers", "state_dict")
 _RANKS = {"register_comm_hook", "_set_static_graph", "_set_ddp_runtime_logging_sample_rate"}
 _SENDS = "it says how torch's DistributedDataParallel sends gradients; MindSpore averages them"
 _SENT = "gradients are averaged in their own precision"
@@ -119,12 +128,13 @@ _PART = "nothing is changed if this is a part of a tensor; of a list's tensor it
 _OWN_STEP = (
     "its step has arguments of its own: an optimizer of another file, which nobody looked at"
 )
+_ONCE = "the port's Trainer hands an optimizer in that runs its closure once; others raise"
+_NO_CLOSURE = "a closure that is handed in raises: it is called several times a step"
 _OF_INPUT = (
     "the gradient of a tensor that is no Parameter: write what is made of it as a function, and "
     "take ms.grad(function)(tensor)"
 )
-_PERHAPS_RUN = "another file made it: taken for a network, which runs construct"
-_FUNCTION = "torch.autograd.function.Function"
+_ASKED_THERE = "another file made it: a network runs construct, another object its forward"
 _AMBIGUOUS = {"repeat", "std", "var", "sort", "norm", "flip", "diag", "type"}  # numpy's too
 _EITHER_BASE = "a base in another file is asked whether it is a network, or has this by itself"
 _KEPT_IN_PLACE = {"requires_grad_", "unscale_", "clip_grad_norm_", "clip_grad_value_"}
@@ -157,10 +167,14 @@ class MethodRule(PortRule):
         if name == "forward" and own is not None:
             return self._forward(old, new, at) if is_module_class(own, at) else None
         if name == "forward" and is_plain_object(at, holder) and may_be_network(at, holder):
-            made = _method(new, "construct", list(new.args))
-            at.unproven(self, old, _PERHAPS_RUN, made)
+            func = cst.parse_expression(
+                f"{need(at, 'port', 'torch')}.forward_of({code_of(new.func.value)})"
+            )
+            made = new.with_changes(func=func)
+            at.note(self, old, made, reason=_ASKED_THERE)
             return made
         given = name == "detach" and _is_given(holder, at)  # of no array: it is bound anew there
+        of_network = of_network or name in _NOBODY_ELSES
         if is_plain_object(at, holder) and not (of_network or given):
             return None
         if name == "requires_grad_" and copied(at, holder) is not None and of_network:
@@ -199,6 +213,8 @@ class MethodRule(PortRule):
             return made
         if name == "type" and not old.args and _is_type_of_another(old, at):
             return None  # ported with the call around it
+        if name == "clone" and not old.args and _may_have_own(old, at):
+            return self._wrap(old, new, at, "port.clone")
         row = table("methods").get(f"Tensor.{name}")
         if row is not None:
             return self._mapped(row, old, new, at)
@@ -302,7 +318,7 @@ class MethodRule(PortRule):
             made = cst.Call(cst.Name("iter"), [cst.Arg(made)])  # a list here
         if _asks_more(old):
             at.unproven(self, old, _MORE, made)
-        elif function.endswith("buffers") and "BatchNorm" in at.code:
+        elif function.rpartition(".")[2] in _COUNTED and _may_count(old.func.value, at):  # type: ignore[attr-defined]
             at.note(self, old, made, "changed", effect=_NO_COUNT)
         else:
             at.note(self, old, made)
@@ -379,6 +395,14 @@ class MethodRule(PortRule):
             if own and not any(n.startswith("torch.optim.") for n in made_by):
                 made = self._wrapped(new, at, "port.step")
                 at.unproven(self, old, _OWN_STEP, made)
+                return made
+            if not own and _is_none_by_default(old.args[0].value, at):
+                made = self._wrapped(new, at, "port.step")
+                at.note(self, old, made, "changed", effect=_NO_CLOSURE)
+                return made
+            if not own and _is_of_trainer(old, at):
+                made = self._wrapped(new, at, "port.step")
+                at.unproven(self, old, _ONCE, made)
                 return made
             why = _OWN_STEP if own else "a closure is called several times a step"
             return new.with_changes(func=at.refuse(self, old.func, why))
@@ -492,7 +516,7 @@ class MethodRule(PortRule):
             return None
         if not old.args and not _is_call_of_object(old):
             return None
-        return self._wrap(old, sized(old, new), at, "port.new")
+        return self._wrap(old, sized(old, new, at), at, "port.new")
 
     def _repeat(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         row = table("methods")["Tensor.repeat"]
@@ -523,16 +547,13 @@ class MethodRule(PortRule):
     def _scatter_(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         held, plain = old.func.value, _method(new, "scatter", list(new.args))  # type: ignore[attr-defined]
         keywords = {arg.keyword.value for arg in old.args if arg.keyword}
-        alone = isinstance(held, cst.Name) and is_alone(held, at)
-        line = isinstance(at.names.parents.get(old), cst.Expr)
         whole = len(old.args) == len(_SCATTERED) and keywords <= set(_SCATTERED)
-        if not whole or not (isinstance(held, cst.Call) or (alone and line)):
-            return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format("scatter")))
-        made = self._mapped(table("methods")["Tensor.scatter"], old, plain, at)
-        if not alone:
+        if whole and isinstance(held, cst.Call):
+            return self._mapped(table("methods")["Tensor.scatter"], old, plain, at)
+        made = in_place(self, old, new, at) if whole else None
+        if made is not None:
             return made
-        at.note(self, old, made, reason="no other name holds it: it is made anew")
-        return cst.NamedExpr(held, made)
+        return new.with_changes(func=at.refuse(self, old.func, _IN_PLACE.format("scatter")))
 
 
 _NUMPYS = {"axis": "dim", "keepdims": "keepdim"}
@@ -614,7 +635,9 @@ def _is_of_class(node: Any, at: At) -> bool:
         node = node.func.value
     if not isinstance(node, cst.Call) or not may_be_network(at, node):
         return False
-    return (at.names.called(node) or "").rpartition(".")[2][:1].isupper()
+    name = at.names.called(node) or ""
+    of_torch = name.startswith("torch.") and not name.startswith("torch.nn.")
+    return name.rpartition(".")[2][:1].isupper() and not of_torch  # Variable(x).float()
 
 
 _COPIED = "a network's copy is saved in float32, rounded; nothing in this file says that it is one"
@@ -735,7 +758,73 @@ def _may_be_no_network(call: Any, at: At) -> bool:
     holder = call.func.value
     if at.options.plain or code_of(holder) == "self" or isinstance(holder, cst.Call):
         return False
-    return not is_module(at, holder) and at.names.class_named(holder) is None
+    if at.names.class_named(holder) is not None:
+        return False
+    return not is_module(at, holder) or not _is_shown(holder, at)
+
+
+def _is_shown(holder: cst.BaseExpression, at: At) -> bool:
+    """Return whether more than a name like ``model`` says that something is a network."""
+    made = at.names.call_names(holder)
+    if any(name.startswith(("torch.", "torchvision.", "timm.")) for name in made):
+        return True
+    return _MODEL.search(dotted(holder)) is None or dotted(holder) in at.once(_used_as_networks)
+
+
+_MODEL = re.compile(r"(^|[_.])models?$", re.I)
+_PARTS_OF = ("parameters", "named_parameters", "modules", "named_modules", "children")
+
+
+def _used_as_networks(at: At) -> set[str]:
+    """Return the names that are called, asked for their parts, or handed to a call."""
+    used = {dotted(call.func) for call in at.names.calls}
+    used |= {head for head, _, last in (u.rpartition(".") for u in used) if last in _PARTS_OF}
+    return used | {dotted(arg.value) for call in at.names.calls for arg in call.args}
+
+
+def _may_have_own(call: Any, at: At) -> bool:
+    """Return whether what is copied may be an object of another file, with a ``clone`` of its own.
+
+    An entry by a word, ``batch["signal"]``, settings, what is asked for a field that no tensor
+    has, or anything in a file with such a class.
+    """
+    held = call.func.value
+    if at.options.plain or at.values.kind(held) in ("tensor", "torch"):
+        return False
+    entry = isinstance(held, cst.Subscript) and len(held.slice) == 1
+    word = string_of(getattr(held.slice[0].slice, "value", None)) if entry else None
+    if word or SETTINGS.search(code_of(held)) or "clone" in at.names.functions:
+        return True
+    made = at.names.parents.get(call)
+    targets = [one.target for one in made.targets] if isinstance(made, cst.Assign) else []
+    return any(dotted(one) in at.once(_with_fields) for one in (held, *targets))
+
+
+def _with_fields(at: At) -> set[str]:
+    """Return the names that are asked for something that no tensor and no array has."""
+    nodes = at.names.by_type[cst.Attribute]
+    others = [one for one in nodes if one.attr.value not in EXPORTS["torch.Tensor"]]
+    return {dotted(one.value) for one in others} - {"", "self"}
+
+
+def _is_none_by_default(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name is a parameter and nothing else, which is None if it is not given."""
+    given = at.names.given(node) if isinstance(node, cst.Name) else []
+    function = at.names.enclosing(node, cst.FunctionDef)
+    if function is None or not given or any(one.kind != "param" for one in given):
+        return False
+    params = (*function.params.params, *function.params.kwonly_params)
+    usual = [one.default for one in params if one.name.value == code_of(node)]
+    return bool(usual) and usual[0] is not None and code_of(usual[0]) == "None"
+
+
+def _is_of_trainer(call: Any, at: At) -> bool:
+    """Return whether a step stands in ``optimizer_step`` of a network, of what that is handed."""
+    function = at.names.enclosing(call, cst.FunctionDef)
+    if function is None or function.name.value != "optimizer_step" or not _is_in_network(call, at):
+        return False
+    handed = {one.name.value for one in function.params.params}
+    return {code_of(call.func.value), code_of(call.args[0].value)} <= handed
 
 
 def _is_mode(node: Any, at: At) -> bool:
@@ -782,7 +871,7 @@ def _runs_construct(owner: cst.ClassDef, at: At) -> bool:
 
     A class of another file may be a network.
     """
-    if any(base in ("torch.autograd.Function", _FUNCTION) for base in at.names.bases(owner)):
+    if not FUNCTIONS.isdisjoint(at.names.bases(owner)):
         return False
     return is_module_class(owner, at) or has_unknown_base(owner, at)
 
@@ -819,6 +908,12 @@ class ForwardRule(PortRule):
         return new.with_changes(body=new.body.with_changes(body=[*new.body.body, line]))
 
 
+def _may_count(holder: Any, at: At) -> bool:
+    """Return whether torch's state of something may hold the count of a BatchNorm."""
+    others = ("optimizer", "scheduler", "scaler", "loader", "neutral")
+    return "BatchNorm" in at.code and at.values.kind(holder) not in others
+
+
 class GradRule(PortRule):
     """``param.grad`` is there once a backward pass has run."""
 
@@ -830,9 +925,7 @@ class GradRule(PortRule):
         """Map a gradient that is read."""
         if old.attr.value != "grad" or at.names.qualified(old) is not None:
             return None
-        if isinstance(at.names.parents.get(old), (cst.AssignTarget, cst.AugAssign, cst.Del)):
-            return None
-        if code_of(old.value) == "self":
+        if at.names.is_assigned(old) or code_of(old.value) == "self":
             return None
         if is_leaf(old.value, at) and not is_input(old.value, at):
             return at.refuse(self, old, _OF_INPUT)

@@ -32,10 +32,9 @@ class WantedRule(PortRule):
 
     def act(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
         """Ask by a function where the tensor may be no Parameter."""
-        parent = at.names.parents.get(old)
         if old.attr.value != "requires_grad" or at.names.qualified(old) is not None:
             return None
-        if isinstance(parent, (cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.Del)):
+        if at.names.is_assigned(old):
             return None
         held = code_of(old.value)
         if held == "self" or _PARAMETER.search(held) or is_plain_object(at, old.value):

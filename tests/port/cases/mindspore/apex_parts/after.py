@@ -34,6 +34,5 @@ def build(model, args):
     # mpcore port: refused: FusedAdam: `adam_w_mode` of apex.optimizers.FusedAdam: write torch.optim.Adam, which decays as it does
     b = _mpcore_refused("FusedAdam: `adam_w_mode` of apex.optimizers.FusedAdam: write torch.optim.Adam, which decays as it does")(port.parameters(model), adam_w_mode=False)
     c = port.SGD(model.trainable_params(), lr=0.1, momentum=0.9)
-    # mpcore port: refused: FusedLAMB: MindSpore's nn.Lamb has no parameter groups as these: use optim.AdamW
-    d = _mpcore_refused("FusedLAMB: MindSpore's nn.Lamb has no parameter groups as these: use optim.AdamW")(port.parameters(model), lr=1e-3)
+    d = port.sign_and_layers.FusedLAMB(model.trainable_params(), lr=1e-3)
     return port.data_parallel(model), a, b, c, d

@@ -1,0 +1,156 @@
+"""Networks of mindone beside those of transformers on torch; opt-in, as mindone pins transformers.
+
+``MPCORE_MINDONE`` names a folder with mindone 0.5.0 and transformers 4.57.1 (decision 031). A
+network takes seconds, all of them some minutes.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from mpcore_port_runtime import transformers
+
+from .ports import ported
+
+FOLDER = os.environ.get("MPCORE_MINDONE", "")
+HERE = Path(__file__).parent
+pytestmark = pytest.mark.skipif(
+    not FOLDER, reason="MPCORE_MINDONE names no folder with mindone 0.5.0 and transformers 4.57.1"
+)
+
+
+def _run(*arguments, cwd=HERE):
+    ran = subprocess.run(
+        [sys.executable, "-W", "ignore", *map(str, arguments)],
+        cwd=cwd,
+        env=os.environ | {"PYTHONPATH": os.pathsep.join([*sys.path, str(HERE)])},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    return ran.stdout
+
+
+def test_every_class_that_ports_take_is_transformers_own():
+    """Outputs by name, losses and gradients with equal weights, within 1e-4 of the largest."""
+    lines = _run("mindone_worker.py", FOLDER, *sorted(transformers.COMPARED)).splitlines()
+    results = [json.loads(line[7:]) for line in lines if line.startswith("RESULT ")]
+    assert {one["class"] for one in results} == transformers.COMPARED
+    assert not [one for one in results if one.get("apart", 1.0) > 1e-4], results
+
+
+HEAD = """import numpy as np
+import torch
+from torch import nn
+from torch.cuda.amp import GradScaler, autocast
+from transformers import {names}, get_linear_schedule_with_warmup
+
+def groups(model, decay):
+    no_decay = ["bias", "LayerNorm.weight", "layernorm.weight", "ln_"]
+    return [
+        {{"params": [p for n, p in model.named_parameters() if not any(nd in n for nd in no_decay)],
+         "weight_decay": decay}},
+        {{"params": [p for n, p in model.named_parameters() if any(nd in n for nd in no_decay)],
+         "weight_decay": 0.0}},
+    ]
+"""
+LOOP = """
+def train(folder, ids, mask, labels, amp=False):
+    model = {made}
+    optimizer = torch.optim.AdamW(groups(model, 0.1), lr=1e-3, eps=1e-8)
+    scheduler = get_linear_schedule_with_warmup(optimizer, num_warmup_steps=1, num_training_steps=4)
+    scaler = GradScaler(enabled=amp)
+    model.train()
+    model.zero_grad()
+    losses = []
+    for step in range(6):
+        batch = tuple(torch.tensor(t[2 * step : 2 * step + 2]) for t in (ids, mask, labels))
+        inputs = {{"input_ids": batch[0], "attention_mask": batch[1], "labels": batch[2]}}
+        with autocast(enabled=amp):
+            outputs = model(**inputs)
+            loss = {loss}
+            loss = loss / 2
+        scaler.scale(loss).backward()
+        losses.append(loss.item())
+        if (step + 1) % 2 == 0:
+            scaler.unscale_(optimizer)
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            scaler.step(optimizer)
+            scaler.update()
+            scheduler.step()
+            model.zero_grad()
+    model.eval()
+    with torch.no_grad():
+        outputs = model(**inputs)
+        {last}
+    norms = [p.detach().float().norm().item() for n, p in model.named_parameters()]
+    return np.array(losses), logits.detach().cpu().numpy(), np.array(norms)
+"""
+OWN = """
+class Classifier(nn.Module):
+    def __init__(self, folder):
+        super().__init__()
+        self.encoder = AutoModel.from_pretrained(folder)
+        self.head = nn.Linear(self.encoder.config.hidden_size, 3)
+        nn.init.constant_(self.head.weight, 0.1)
+        nn.init.zeros_(self.head.bias)
+
+    def forward(self, input_ids, attention_mask, labels):
+        out = self.encoder(input_ids=input_ids, attention_mask=attention_mask)
+        logits = self.head(out.last_hidden_state[:, 0] + out.pooler_output)
+        return nn.functional.cross_entropy(logits, labels), logits
+"""
+PAIR = "tmp_eval_loss, logits = outputs[:2]"
+SCRIPTS = {
+    "classes": (
+        HEAD.format(names="BertForSequenceClassification")
+        + LOOP.format(
+            made="BertForSequenceClassification.from_pretrained(folder, num_labels=3)",
+            loss="outputs[0]",
+            last=PAIR,
+        ),
+        "BertForSequenceClassification",
+    ),
+    "words": (
+        HEAD.format(names="GPT2LMHeadModel")
+        + LOOP.format(
+            made="GPT2LMHeadModel.from_pretrained(folder)",
+            loss="outputs.loss",
+            last="logits = outputs.logits",
+        ),
+        "GPT2LMHeadModel",
+    ),
+    "own": (
+        HEAD.format(names="AutoModel")
+        + OWN
+        + LOOP.format(made="Classifier(folder)", loss="outputs[0]", last=PAIR),
+        "BertModel",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", SCRIPTS)
+def test_a_training_script_ends_where_it_ends_beside_torch(name, tmp_path):
+    """AdamW with groups by name, a schedule, accumulation, clipping, weights that torch saved."""
+    script, kind = SCRIPTS[name]
+    found = ported(script)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    (tmp_path / "original.py").write_text(script, encoding="utf-8")
+    (tmp_path / "port.py").write_text(found.text, encoding="utf-8")
+    worker = HERE / "mindone_training.py"
+    _run(worker, FOLDER, "torch", kind, cwd=tmp_path)
+    _run(worker, FOLDER, "mindspore", kind, cwd=tmp_path)
+    there, here = np.load(tmp_path / "torch.npz"), np.load(tmp_path / "mindspore.npz")
+    for key in ("losses", "logits", "norms"):
+        np.testing.assert_allclose(here[key], there[key], rtol=1e-4, atol=1e-4)
+    assert np.abs(here["norms"] - there["start"]).max() > 1e-3
+    assert np.isfinite(here["half"]).all()
+    np.testing.assert_allclose(here["half"], there["losses"], rtol=2e-2)
