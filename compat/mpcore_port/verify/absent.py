@@ -21,7 +21,7 @@ from importlib.machinery import ModuleSpec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify import omega
+from mpcore_port.verify import omega, settings_classes
 from mpcore_port.verify.asked import only_asks
 from mpcore_port.verify.nodes import class_of
 from mpcore_port.verify.refused_imports import stand_in_for_refused
@@ -148,6 +148,7 @@ def install(
     if torch is not None:
         argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
     _take_words()
+    settings_classes.install()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder(given))
         importlib.invalidate_caches()

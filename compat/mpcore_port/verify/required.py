@@ -127,15 +127,19 @@ def _settings_file(node: ast.Call, folder: Path) -> list[str]:
     names = [str(_constant(arg)) for arg in node.args]
     option = next((n for n in names if re.fullmatch(r"--?\w*(config|cfg|hparams)\w*", n)), "")
     default = next((k.value for k in node.keywords if k.arg == "default"), None)
-    if option and isinstance(_constant(default), str):
+    if option and isinstance(_constant(default), str) and _constant(default):
         return _from_above(option, _constant(default), folder)
     if not option or _constant(default):
         return []
-    places = (folder, folder / "configs", folder / "config")
+    names_of = ("", "configs", "config", "options", "cfgs")
+    above = [folder, *([] if (folder / ".git").exists() else [folder.parent])]
+    places = [at / name for at in above for name in names_of if at == folder or name]
     files = [p for at in places for end in ("json", "y*ml") for p in sorted(at.glob(f"*.{end}"))]
     small = [path for path in files if path.stat().st_size < _LONGEST]
     named = [path for path in small if re.search("config|cfg|default|base", path.name)]
-    return [option, str((named or small)[0].relative_to(folder))] if small else []
+    found = (named or small)[:1]
+    inside = [str(p.relative_to(folder) if p.is_relative_to(folder) else p) for p in found]
+    return [option, *inside] if inside else []
 
 
 def _from_above(option: str, path: str, folder: Path) -> list[str]:

@@ -293,6 +293,7 @@ class _Removing:
         else:
             self.removed.statements[one] = self._unrun(one)
         names = {text for node in ast.walk(one) for text in _targets(node)}
+        at.bound -= names - set(_read_by(one))  # `batch, cond = next(self.data)`: they are not there
         for call in _calls(one):
             if isinstance(call.func, ast.Attribute) and call.func.attr in _KEEPS:
                 names.add(ast.unparse(call.func.value))
@@ -400,6 +401,12 @@ class _Removing:
         held = (part.func for part in inner if isinstance(part.func, ast.Attribute))
         texts = [ast.unparse(func) for func in held if self._is_network(func)]
         return [text for text in texts if text.startswith("self.")]
+
+
+def _read_by(node: ast.AST) -> Iterator[str]:
+    for one in ast.walk(node):
+        if isinstance(one, ast.Name) and isinstance(one.ctx, ast.Load):
+            yield one.id
 
 
 def _calls(node: ast.AST) -> list[ast.Call]:

@@ -1,0 +1,66 @@
+"""Classes of settings that a script, or a module beside it, writes: what they lack, names say.
+
+``HParams`` and ``AttrDict`` hold what a file gives them that is not there, or is made by what a step
+leaves out.
+"""
+
+from __future__ import annotations
+
+import builtins
+import re
+import sys
+from typing import TYPE_CHECKING, Any
+
+from mpcore_port.verify.asked import only_asks
+from mpcore_port.verify.synthetic import missing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+__all__ = ["install"]
+
+_NAMES = re.compile(
+    r"_*(h_?params?|hyper_?param(eter)?s?|(attr(ibute)?|easy|dot|ad|config|param)_?dict|config(uration)?"
+    r"|cfg|conf|settings|options?|opts?|args|arguments|namespace|params)",
+    re.I,
+)
+_BUILD = builtins.__build_class__
+
+
+def install() -> None:
+    """Let such classes, which are made from now on in this process, have what they are asked for."""
+    builtins.__build_class__ = _build
+
+
+def _build(body: Any, name: str, *bases: Any, **kwargs: Any) -> Any:
+    made = _BUILD(body, name, *bases, **kwargs)
+    file = getattr(getattr(body, "__code__", None), "co_filename", "")
+    if _is_of_settings(made, name, file):
+        own = getattr(made, "__getattr__", None)
+        made.__getattr__ = _or_known(own, "hps" if "hp" in name.lower() else "config")
+    return made
+
+
+def _is_of_settings(made: Any, name: str, file: str) -> bool:
+    if not isinstance(made, type) or _NAMES.fullmatch(name) is None:
+        return False
+    own = "-packages" not in file and not file.startswith((sys.base_prefix, "<"))
+    return own and not hasattr(made, "__dataclass_fields__") and not hasattr(made, "_member_map_")
+
+
+def _or_known(own: Callable[[Any, str], Any] | None, role: str) -> Callable[[Any, str], Any]:
+    def ask(one: Any, name: str) -> Any:
+        if own is not None:
+            try:
+                return own(one, name)
+            except (AttributeError, KeyError):
+                if name.startswith("_") or only_asks(sys._getframe(1)):
+                    raise
+        elif name.startswith("_") or only_asks(sys._getframe(1)):
+            msg = f"{type(one).__name__!r} object has no attribute {name!r}"
+            raise AttributeError(msg)
+        settings = missing(role)
+        part = getattr(settings, "_mpcore_part", None)
+        return missing(f"{role}.{name}") if part is None else part(name)
+
+    return ask
