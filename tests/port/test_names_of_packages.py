@@ -332,14 +332,14 @@ def test_packages_without_tensors_stay(name):
 
 
 WORDS = """import torch
-from transformers import AutoModel, AutoTokenizer, HfArgumentParser as Parser, set_seed
+from transformers import AutoModelForCTC, AutoTokenizer, HfArgumentParser as Parser, set_seed
 from transformers.utils import logging
 logger = logging.get_logger("train")
 set_seed(3)
 tokenizer = AutoTokenizer.from_pretrained("words")
 ids = torch.tensor(tokenizer("a b")["input_ids"])
 def network():
-    return AutoModel.from_pretrained("words")
+    return AutoModelForCTC.from_pretrained("words")
 """
 
 
@@ -360,7 +360,7 @@ def test_tensors_that_a_tokenizer_makes_are_refused(asked):
     assert not any(edit.kind == "refused" for edit in plain.edits)
 
 
-@pytest.mark.parametrize("name", ["AutoModel", "BertForMaskedLM", "Trainer", "BitsAndBytesConfig"])
+@pytest.mark.parametrize("name", ["AutoModelForCTC", "LlamaForCausalLM", "Trainer", "BitsAndBytesConfig"])
 def test_what_holds_tensors_of_transformers_is_refused(name):
     text = f"import torch\nfrom transformers import AutoTokenizer, {name}\nmade = {name}(3)\n"
     assert ported(text).status == "does not run"

@@ -158,7 +158,7 @@ def test_normal_is_torchs():
 
 MIXED = """import torch
 from torch import nn
-from transformers import AdamW, AutoModel, get_linear_schedule_with_warmup
+from transformers import AdamW, AutoModelForCTC, get_linear_schedule_with_warmup
 import transformers.optimization
 from timm.models.layers import DropPath, trunc_normal_
 from timm.layers.helpers import to_2tuple
@@ -177,7 +177,7 @@ def test_names_with_an_equal_are_translated_beside_those_without():
     found = ported(MIXED)
     assert found.status == "runs"
     assert [edit.line for edit in found.edits if edit.kind == "refused"] == [3]
-    assert "AutoModel = _refused(" in found.text
+    assert "AutoModelForCTC = _refused(" in found.text
     assert "einops" not in found.text.replace("port.patterns", "")
     made = {}
     exec(found.text, made)
@@ -185,7 +185,7 @@ def test_names_with_an_equal_are_translated_beside_those_without():
 
 
 def test_a_name_without_an_equal_stops_where_it_is_used():
-    found = ported(MIXED + "model = AutoModel.from_pretrained('a')\n")
+    found = ported(MIXED + "model = AutoModelForCTC.from_pretrained('a')\n")
     assert found.status == "does not run"
     assert found.said.stops == (15,)
 
