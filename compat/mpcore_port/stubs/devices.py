@@ -325,7 +325,23 @@ def _aliases() -> dict[str, Any]:
         return original(self, dtype, *args, **kwargs)
 
     torch.Tensor.type = to_type
+    torch.set_default_tensor_type = _default_type(torch.set_default_tensor_type)
     return {n: _TypeOfTensor(n, (), {"dtype": dtype}) for n, dtype in _ALIASES.items()}
+
+
+def _default_type(original: Any) -> Any:
+    """Let the device's types be the default: all is on the CPU, and their dtype is what is left."""
+
+    @functools.wraps(original)
+    def call(kind: Any) -> None:
+        name = kind.__name__ if isinstance(kind, _TypeOfTensor) else str(kind).rpartition(".")[2]
+        on_device = isinstance(kind, _TypeOfTensor) or re.search(r"\.(cuda|npu)\.", str(kind))
+        if on_device and name in _ALIASES:
+            torch.set_default_dtype(_ALIASES[name])
+        else:
+            original(kind)
+
+    return call
 
 
 def _first_moved(function: Any, moved: Any) -> Any:

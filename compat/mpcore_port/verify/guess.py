@@ -483,6 +483,8 @@ class _Maker:
         code = role_of(name, self.model or _MODEL)
         if code and not (_NUMBER.fullmatch(code) and self._is_object(name, function)):
             return "1" if code == "0" and is_counted(self.module, name) else code
+        if _is_counted_to(name, function):
+            return repr(BATCHES)
         if _switches_scaler(name, function):
             return "True"
         number = number_of(name, 0)
@@ -542,6 +544,23 @@ def _is_item_asked(name: str, function: Function) -> bool:
     return re.search(rf"(?<![\w.]){name}[.(\[]", ast.unparse(function)) is not None
 
 
+def _is_counted_to(name: str, function: Function) -> bool:
+    """Return whether a loop goes over as many numbers: ``for n in range(first, first + k)``."""
+    for node in walk_all(function):
+        if not isinstance(node, ast.For):
+            continue
+        for call in (one for one in ast.walk(node.iter) if isinstance(one, ast.Call)):
+            if ast.unparse(call.func) in ("range", "trange") and call.args:
+                begin = (
+                    {ast.unparse(one) for one in ast.walk(call.args[0])} if call.args[1:] else set()
+                )
+                end = call.args[1] if call.args[1:] else call.args[0]
+                named = {one.id for one in ast.walk(end) if isinstance(one, ast.Name)}
+                if name in named - begin:
+                    return True
+    return False
+
+
 def _is_few(default: ast.expr) -> bool:
     """Return whether a default is a number of fewer steps than batches are made."""
     value = default.value if isinstance(default, ast.Constant) else None
@@ -563,10 +582,21 @@ def _may_be_nothing(name: str, function: Function) -> bool:
 
 
 def _takes_others(name: str, function: Function) -> bool:
-    """Return whether a loss is called with more, or less, than two tensors."""
-    calls = (node for node in walk_all(function) if isinstance(node, ast.Call))
-    own = (node for node in calls if ast.unparse(node.func) == name)
-    return any(len(node.args) + len(node.keywords) != 2 for node in own)
+    """Return whether a loss is called with more, or less, than two tensors, or a whole batch."""
+    calls = [node for node in walk_all(function) if isinstance(node, ast.Call)]
+    own = [node for node in calls if ast.unparse(node.func) == name]
+    if any(len(node.args) + len(node.keywords) != 2 for node in own):
+        return True
+    nets = [one for one in calls if NETWORK.fullmatch(ast.unparse(one.func).rpartition(".")[2])]
+    handed = {ast.unparse(one.args[0]) for one in nets if len(one.args) == 1}
+    return any(
+        ast.unparse(arg) in handed and _BATCH.fullmatch(ast.unparse(arg))
+        for one in own
+        for arg in one.args
+    )
+
+
+_BATCH = re.compile(r"(\w+_)?(batch|sample|data)(ed)?(_\w+)?", re.I)
 
 
 def _annotation(name: str, function: Function) -> str:

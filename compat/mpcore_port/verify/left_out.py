@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from mpcore_port.verify.module import Function
 
 __all__ = [
+    "empty_data",
     "failing",
     "givers_of_losses",
     "makers_of_losses",
@@ -163,6 +164,25 @@ def failing(module: Module, line: int) -> ast.AST | None:
     return next((node.value for node in assigned if node.value is not None), None)
 
 
+_EMPTY = re.compile(r"num_samples should be a positive integer")
+
+
+def empty_data(module: Module, line: int, words: str) -> list[int]:
+    """Return the lines that make the data of which a sampler says that it is empty."""
+    if _EMPTY.search(words) is None:
+        return []
+    calls = (n for n in ast.walk(module.tree) if isinstance(n, ast.Call) and n.lineno == line)
+    names = {
+        ast.unparse(arg)
+        for call in calls
+        for arg in (*call.args, *(k.value for k in call.keywords))
+    }
+    made = [value for name in sorted(names) for value in module.values(name)]
+    return sorted(
+        {value.lineno for value in made if isinstance(value, ast.Call) and value.lineno != line}
+    )
+
+
 def _only_raises(node: ast.If) -> bool:
     """Return whether a block checks something: it raises, and does nothing else."""
     return not node.orelse and all(isinstance(one, ast.Raise) for one in node.body)
@@ -181,9 +201,19 @@ def makers_of_models(module: Module) -> list[int]:
         optimizers = (f"{name}.configure_optim", f"({name}.parameters", f"optimizer({name}")
         if name in map(ast.unparse, call.args) and module.called(call) is not None:
             continue  # its own function loads, wraps or moves what was made before
+        if _trains_by_itself(module, call):
+            continue
         if any(one in module.text for one in (*asked, *optimizers)) and not _is_optimizer(name):
             lines.append(node.lineno)
     return lines
+
+
+def _trains_by_itself(module: Module, call: ast.Call) -> bool:
+    """Return whether a call makes a trainer of the script's own: what trains is in its methods."""
+    cls = module.classes.get(ast.unparse(call.func))
+    if cls is None or module.is_module(cls):
+        return False
+    return any(method in module.reached for method in module.methods(cls).values())
 
 
 def makers_of_optimizers(module: Module, stopped: str = "") -> list[int]:
@@ -226,11 +256,16 @@ def makers_of_losses(module: Module) -> list[int]:
 
 
 def _makes_a_loss(module: Module, call: ast.Call) -> bool:
-    """Return whether a call is that of a class of losses, by its name, and not torch's."""
+    """Return whether a call, not torch's, is that of a class of losses, or makes one, by name."""
     made = _peeled(call)
     name = ast.unparse(made.func).rpartition(".")[2] if made is not None else ""
     ours = made is not None and _is_of_torch(module, made.func)
-    return name[:1].isupper() and not ours
+    return not ours and (name[:1].isupper() or _MAKES_A_LOSS.fullmatch(name) is not None)
+
+
+_MAKES_A_LOSS = re.compile(
+    r"(get|build|make|create|set_?up|init)_\w*(loss(es)?|criterion|criteria)\w*", re.I
+)
 
 
 def givers_of_losses(module: Module, loop: tuple[int, int]) -> list[int]:

@@ -279,7 +279,9 @@ class Needs:
             methods = self.module.values(root) if isinstance(call.func, ast.Name) else []
             return any(isinstance(one, ast.Attribute) and _root(one) in needed for one in methods)
         given = {arg.id for arg in call.args if isinstance(arg, ast.Name)} - _SETTINGS_OBJECTS
-        return bool(given & needed) or any(_is_setting(node) for node in ast.walk(own))
+        if given & needed or any(_is_setting(node) for node in ast.walk(own)):
+            return True
+        return bool(_changed_by(own) & needed)
 
     def loads(self, node: ast.AST) -> set[str]:
         """Return the names that ``node`` loads, without lines that went and what is replaced."""
@@ -344,6 +346,18 @@ def _touched(statement: ast.stmt) -> Iterator[str]:
     for node in walk(statement):
         if isinstance(getattr(node, "ctx", None), ast.Store):
             yield _root(node)
+
+
+def _changed_by(function: Function) -> set[str]:
+    """Return the names from outside of a function whose attributes or items it sets."""
+    found: set[str] = set()
+    for node in ast.walk(function):
+        if isinstance(node, (ast.Attribute, ast.Subscript)) and isinstance(node.ctx, ast.Store):
+            found.add(_root(node))
+        elif isinstance(node, ast.Call) and ast.unparse(node.func) == "setattr" and node.args:
+            found.add(_root(node.args[0]))
+    args = function.args
+    return found - {one.arg for one in (*args.posonlyargs, *args.args, *args.kwonlyargs)}
 
 
 def _is_setting(node: ast.AST) -> bool:

@@ -1,7 +1,7 @@
 """Classes of settings that a script, or a module beside it, writes: what they lack, names say.
 
-``HParams`` and ``AttrDict`` hold what a file gives them that is not there, or is made by what a step
-leaves out.
+``HParams`` and ``AttrDict`` hold what a file gives them that is not there, or what is made by lines
+that a step leaves out.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ _BUILD = builtins.__build_class__
 
 
 def install() -> None:
-    """Let such classes, which are made from now on in this process, have what they are asked for."""
+    """Let such classes, if made from now on in this process, have what they are asked for."""
     builtins.__build_class__ = _build
 
 

@@ -40,6 +40,9 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
         lines = lines[: lines.index(CALLED)]
     own = [line for line in lines if _is_of_script(line)]
     elsewhere = [line for line in own if line not in there]
+    if ends := {line for line in elsewhere if line[:1] in ")]}"}:  # behind what was left out
+        ends = {line for line in ends if any(one.endswith(line) for one in there)}
+        elsewhere = [line for line in elsewhere if line not in ends]
     if elsewhere:  # a logger that is left out of the step is none whose values are made plain
         there |= set(_code(_unlogged(file.source.shown(file.text))))
         elsewhere = [line for line in elsewhere if line not in there]

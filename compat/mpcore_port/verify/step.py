@@ -28,6 +28,7 @@ from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
 from mpcore_port.verify.judge import LEAST, NOT_RUN, Verification, VerifyOptions
 from mpcore_port.verify.left_out import (
+    empty_data,
     failing,
     givers_of_losses,
     makers_of_losses,
@@ -37,6 +38,7 @@ from mpcore_port.verify.left_out import (
 )
 from mpcore_port.verify.module import StepError, module_of
 from mpcore_port.verify.old_torch import is_of_old_torch
+from mpcore_port.verify.probe import ENDED_EARLY
 from mpcore_port.verify.refused_imports import import_in, refused_imports
 from mpcore_port.verify.run import STUBS, verify
 from mpcore_port.verify.standing import is_import, looked_for
@@ -270,6 +272,7 @@ def _runnable(
     stages = [makers_of_models(module), makers_of_losses(module)]
     stages.append(givers_of_losses(module, step.loop))
     before, bare = "", bool(without)
+    last, stays = set[int](), set[int]()  # what was left out last; what has to stay
     if bare:
         absent |= set(_foreign(module))
         step = _anew(file, place, absent, without, old_torch=step.old_torch, bare=True)
@@ -287,23 +290,31 @@ def _runnable(
                 if layout is not None and len(step.layouts) == 1 and layout not in step.layouts:
                     step = replace(step, layouts=(layout,))
                     continue
-                fresh = [line for line in exc.lines if line not in absent]
+                if ENDED_EARLY in str(exc):  # what was left out last leads to what trains
+                    stays |= last
+                    absent -= last
+                last = set()
+                fresh = [line for line in exc.lines if line not in absent | stays]
                 above = tuple(exc.lines)
+                for line in empty_data(module, next(iter(exc.lines), 0), str(exc)):
+                    fresh.insert(0, line)
                 may = [line for line in fresh if may_go(module, line, step.loop, above, bare=bare)]
                 anew = str(exc) != before
                 goes_on = anew and not (bare or inputs or trying.is_late)
                 most = _LEFT_OUT_BARE if bare else _LEFT_OUT
                 if may and len(absent) < most and not trying.is_spent:
-                    absent.add(may[0])
-                elif goes_on and (rest := _rest(stages, absent)):
-                    absent |= set(rest)
+                    last = {may[0]}
+                    absent |= last
+                elif goes_on and (rest := _rest(stages, absent | stays)):
+                    last = set(rest)
+                    absent |= last
                     before = str(exc)
                     trying.left = max(trying.left, trying.share)
                 elif not (bare or inputs):
                     bare = bool(without) or trying.is_late
                     without = without or str(exc)
                     trying.begin_anew()
-                    absent |= set(_foreign(module)) if bare else set()
+                    absent |= set(_foreign(module)) - stays if bare else set()
                 else:
                     raise StepError(without or str(exc)) from exc
                 began = time.process_time()
