@@ -360,7 +360,9 @@ def test_tensors_that_a_tokenizer_makes_are_refused(asked):
     assert not any(edit.kind == "refused" for edit in plain.edits)
 
 
-@pytest.mark.parametrize("name", ["AutoModelForCTC", "LlamaForCausalLM", "Trainer", "BitsAndBytesConfig"])
+@pytest.mark.parametrize(
+    "name", ["AutoModelForCTC", "LlamaForCausalLM", "Trainer", "BitsAndBytesConfig"]
+)
 def test_what_holds_tensors_of_transformers_is_refused(name):
     text = f"import torch\nfrom transformers import AutoTokenizer, {name}\nmade = {name}(3)\n"
     assert ported(text).status == "does not run"

@@ -14,6 +14,7 @@ import importlib.util
 import linecache
 import math
 import os
+import re
 import sys
 import types
 from functools import cache
@@ -37,7 +38,8 @@ ALWAYS_THERE = ("torch", "torch_npu", "apex", "mindspore", "mpcore", "mpcore_com
 
 IMPORTS = frozenset({"ImportError", "ModuleNotFoundError", "Exception", "BaseException"})
 FILES = frozenset({"FileNotFoundError", "OSError", "IOError", "Exception", "BaseException"})
-"""Errors by which a script expects an import, or a file, to be missing."""
+KEYS = frozenset({"KeyError", "LookupError", "Exception", "BaseException"})
+"""Errors by which a script expects an import, a file, or a key to be missing."""
 
 
 _HELD = vars(types.ModuleType)["__dict__"].__get__
@@ -148,6 +150,7 @@ def install(
     if torch is not None:
         argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
     _take_words()
+    _give_words()
     settings_classes.install()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder(given))
@@ -206,6 +209,34 @@ def _take_words() -> None:
     )
 
 
+_COUNTED = re.compile(r"(^|_)(rank|id|num|number|size|port|count|index|devices?)$", re.I)
+
+
+def _give_words() -> None:
+    """Let a script find in its environment what it takes for granted: ``os.environ["PROJECT"]``."""
+    kind = type(os.environ)
+    held = kind.__getitem__
+    if getattr(held, "_mpcore_gives", False):
+        return
+
+    @functools.wraps(held)
+    def get(environ: Any, name: str) -> str:
+        try:
+            return held(environ, name)
+        except KeyError:
+            frame = sys._getframe(1)
+            file = frame.f_code.co_filename
+            apart = "-packages" in file or file.startswith((sys.base_prefix, "<"))
+            if apart or frame.f_lineno in guarded_lines(
+                file, "".join(linecache.getlines(file)), KEYS
+            ):
+                raise
+            return "0" if _COUNTED.search(name) else "mpcore"
+
+    get._mpcore_gives = True  # type: ignore[attr-defined]
+    kind.__getitem__ = get  # type: ignore[method-assign]  # this process alone
+
+
 def _take_numbers(torch: Any) -> None:
     """Let tensors be filled with numbers that are not there, and optimizers have them as rates.
 
@@ -225,8 +256,21 @@ def _take_numbers(torch: Any) -> None:
 
     for held in (torch.Tensor, torch.nn.Module):
         held.to = _to_places(held.to, place_like)
+    torch.nn.Module.__setattr__ = _keeping_weights(torch.nn.Module.__setattr__)
     torch.Tensor.__setitem__ = lambda one, index, value: fill(one, index, number_like(value))
     torch.optim.Optimizer.__init__ = functools.wraps(make)(begin)
+
+
+def _keeping_weights(give: Any) -> Any:
+    """Let a layer keep the weight that it has where it is given one that is not there."""
+
+    @functools.wraps(give)
+    def set_(module: Any, name: str, value: Any) -> None:
+        held = module.__dict__.get("_parameters") or {}
+        if not (isinstance(value, Missing) and held.get(name) is not None):
+            give(module, name, value)
+
+    return set_
 
 
 def _to_places(to: Any, place_like: Any) -> Any:

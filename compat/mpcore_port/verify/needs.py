@@ -6,9 +6,11 @@ import ast
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.context import NEVER
+from mpcore_port.verify.files_asked import answered_yes
 from mpcore_port.verify.module import Module, StepError, children, is_backward, walk
 from mpcore_port.verify.required import defaults
 from mpcore_port.verify.roles import flag_of
+from mpcore_port.verify.without_forward import ALWAYS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -47,6 +49,8 @@ class Needs:
         self._before: Sequence[ast.stmt] = ()
         self._seen: set[Function] = set()
         self._options = defaults(module.tree, stubs.folder)
+        for question in answered_yes(module):
+            stubs.calls.setdefault(question, ALWAYS)
 
     # --- the way to the loop --------------------------------------------------------------------
 

@@ -63,6 +63,7 @@ _HERE = tuple(  # files whose functions hand on; probe has something in the plac
 )
 _NAME = 40  # characters of a file's name
 _LENGTH = 1024  # of a data set: scripts ask for enough
+_THROUGH = "through a network"  # an answer to which the network that is handed in adds
 _OF_NETWORK = "of a network"  # a loss that is handed a network, and nothing that it made
 _form = ["scores"]
 _kit: list[Any] = [TorchKit()]
@@ -108,7 +109,17 @@ def used() -> list[str]:
 
 
 def asked_of(frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    """Return what the caller of a network makes of its answer: parts, a loss, or what has names."""
+    """Return what the caller of a network makes of its answer: parts, a loss, or what has names.
+
+    What is handed a network, and nothing that it made, runs it: ``diffusion.losses(net, x, t)``.
+    """
+    found = _asked_of(frame, args, kwargs)
+    moved = any(one.requires_grad for one in _tensors((args, kwargs)))
+    through = bool(_networks(args)) and not moved and found[-1:] != [_OF_NETWORK]
+    return [*found, _THROUGH] if through else found
+
+
+def _asked_of(frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
     caller = _caller(frame)
     parts = _unpacked(caller.f_code).get(caller.f_lasti, ())
     stored = _stored(caller.f_code).get(caller.f_lasti, "")
@@ -145,6 +156,9 @@ def answer(net: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if parts == [_OF_NETWORK]:
         return _of_network(args, tensors)
     given = _given(net, tensors)
+    if parts[-1:] == [_THROUGH]:
+        parts.pop()
+        given = given + _of_network(args, tensors)
     if kind == "loss":
         return given.float().square().mean()
     if kind in ("keys", "losses"):
@@ -208,7 +222,10 @@ def _networks(args: tuple[Any, ...]) -> list[Any]:
 def _of_network(args: tuple[Any, ...], tensors: list[Any]) -> Any:
     """Return a loss of what the first network of a call makes of its first tensor."""
     whole = next((one for one in tensors if one.is_floating_point()), tensors[0])
-    found = _networks(args)[0](whole)
+    network = _networks(args)[0]
+    if "_mpcore_owner" not in vars(getattr(network, "module", network)):
+        return _of_weights((network, whole)) * 0.5  # the script's own may want more than one tensor
+    found = network(whole)
     found = found[0] if isinstance(found, (tuple, list)) else found
     return found.float().square().mean() * 0.5
 

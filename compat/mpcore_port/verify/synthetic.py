@@ -185,6 +185,15 @@ class Bar:
     refresh = write = close = clear = reset = display = update
 
 
+class _Base:
+    """What a class has for a base that is not there: it takes the words of a class, too."""
+
+    __slots__ = ()
+
+    def __init_subclass__(cls, **words: Any) -> None:
+        super().__init_subclass__()
+
+
 class Missing:
     """Something that is not there, such as ``wandb``: takes every call and attribute, does nothing.
 
@@ -210,7 +219,7 @@ class Missing:
         return Missing(self._mpcore_name) if handed_on is None else handed_on
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
-        return ()
+        return () if _Base in bases else (_Base,)
 
     def __instancecheck__(self, one: object) -> bool:
         """Return whether this, taken for a class, has made an object."""

@@ -23,15 +23,17 @@ if TYPE_CHECKING:
 
     from mpcore_port.verify.module import Function, Module
 
-__all__ = ["NONE", "STANDS", "Removed", "plain_batch", "plain_layout", "without_forward"]
+__all__ = ["ALWAYS", "NONE", "STANDS", "Removed", "plain_batch", "plain_layout", "without_forward"]
 
 _LOSS = "_mpcore_missing({what!r})({given})"
 _SOME = "_mpcore_some()"
 _REPORTED = "_mpcore_missing('reported')"
 NONE = "_mpcore_none"
 """What a loop goes over that stays to be read, and does not run."""
-_ONCE, _ALWAYS, _CONTEXT = "_mpcore_once", "_mpcore_always", "_mpcore_context()"
-STANDS = {NONE: "no turn", _ONCE: "one turn", _ALWAYS: "its first branch", _CONTEXT: "nothing"}
+ALWAYS = "_mpcore_always"
+"""A test whose first branch is taken."""
+_ONCE, _CONTEXT = "_mpcore_once", "_mpcore_context()"
+STANDS = {NONE: "no turn", _ONCE: "one turn", ALWAYS: "its first branch", _CONTEXT: "nothing"}
 """What stands for what a step asks of a batch, and what a report calls it."""
 _FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 _WITHS = (ast.With, ast.AsyncWith)
@@ -211,7 +213,7 @@ class _Removing:
                 self.removed.calls[head] = _ONCE
                 at.gone |= set(_dotted_in(one.target))
             else:
-                self.removed.calls[head] = _ALWAYS if self._is_needed(one.body, at) else NEVER
+                self.removed.calls[head] = ALWAYS if self._is_needed(one.body, at) else NEVER
         self.block(one.body, at)
         self.block(one.orelse, at)
 

@@ -1,0 +1,158 @@
+"""Steps that stood still at what surrounds a training: settings, folders, words, empty data."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mpcore_port.verify import left_out
+from mpcore_port.verify.extract import extract
+from mpcore_port.verify.guess import _is_counted_to, _takes_others
+from mpcore_port.verify.module import Module
+
+from .ports import verified
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+TRAINER = """import argparse
+import os
+import odd
+import torch
+from torch import nn
+from odd.data import samples
+from odd.hub import Mixin, get_loss
+class HParams:
+    def __init__(self, **given):
+        for key, value in given.items():
+            self[key] = value
+    def __setitem__(self, key, value):
+        setattr(self, key, value)
+class Net(nn.Module, Mixin, library="odd"):
+    def __init__(self):
+        super().__init__()
+        self.inner = nn.Linear(16, 10)
+    def forward(self, x):
+        return self.inner(x)
+class Empty(torch.utils.data.Dataset):
+    def __len__(self):
+        return 0
+def given():
+    return HParams(epochs=2)
+parser = argparse.ArgumentParser()
+parser.add_argument("--lr", default=None, type=float)
+parser.add_argument("--config", default="")
+args = parser.parse_args()
+def fill_in(name):
+    if getattr(args, name) is None:
+        setattr(args, name, 0.1)
+fill_in("lr")
+class Trainer:
+    def __init__(self, hps):
+        torch.set_default_tensor_type("torch.cuda.FloatTensor")
+        self.hps = hps
+        self.data = Empty()
+        self.sampler = torch.utils.data.RandomSampler(self.data)
+        self.loader = torch.utils.data.DataLoader(self.data, batch_size=8, sampler=self.sampler)
+        self.model = Net().cuda()
+        self.model.inner.bias = nn.Parameter(odd.bias())
+        if os.path.isdir("checkpoints/" + os.environ["PROJECT"]):
+            last = odd.scan("checkpoints")
+        if last is not None:
+            print("goes on", hps.exp_dir)
+        self.criterion = get_loss(hps.train.kind,
+                                  weight=hps.train.weight).cuda()
+        self.optimizer = torch.optim.SGD(self.model.parameters(), lr=args.lr)
+        self.scaler = torch.cuda.amp.GradScaler()
+    def train(self):
+        for epoch in range(self.hps.epochs):
+            for x, y in self.loader:
+                with torch.cuda.amp.autocast():
+                    loss = self.criterion(self.model(x.cuda()), y.cuda())
+                self.optimizer.zero_grad()
+                self.scaler.scale(loss).backward()
+                self.scaler.step(self.optimizer)
+                self.scaler.update()
+if __name__ == "__main__":
+    trainer = Trainer(given())
+    trainer.train()
+"""
+
+
+@pytest.mark.day(8)
+def test_what_surrounds_a_training_keeps_no_step_from_running(tmp_path: Path) -> None:
+    found = verified(TRAINER, tmp_path, ("float32", "mixed"), target="torch_npu")
+    said = "\n".join(found.lines())
+    assert found.passed, said
+    assert "without its forward pass" not in said
+    assert "get_loss" in said
+
+
+def test_a_trainer_of_the_scripts_own_is_no_network() -> None:
+    module = Module(TRAINER)
+    lines = TRAINER.splitlines()
+    made = {lines[n - 1].strip() for n in left_out.makers_of_models(module)}
+    assert made == {"self.model = Net().cuda()"}
+
+
+def test_data_without_files_is_what_a_sampler_says_it_is() -> None:
+    module = Module(TRAINER)
+    at = 1 + TRAINER.splitlines().index(
+        "        self.sampler = torch.utils.data.RandomSampler(self.data)"
+    )
+    words = "ValueError: num_samples should be a positive integer value, but got num_samples=0"
+    assert left_out.empty_data(module, at, words) == [at - 1]
+    assert left_out.empty_data(module, at, "ValueError: other") == []
+
+
+STREAM = """import torch
+class Loop:
+    def __init__(self, model, data, losses):
+        self.model, self.data, self.losses = model, data, losses
+        self.opt = torch.optim.AdamW(model.parameters(), lr=0.01)
+    def run(self):
+        while True:
+            batch, cond = next(self.data)
+            self.step(batch, cond)
+    def step(self, batch, cond):
+        self.opt.zero_grad()
+        for i in range(0, batch.shape[0], 4):
+            loss = self.losses(self.model, batch[i : i + 4], cond)
+            loss.backward()
+        self.opt.step()
+"""
+
+
+def test_batches_that_a_loop_fetches_are_not_there_without_a_forward_pass(tmp_path: Path) -> None:
+    step = extract(STREAM, tmp_path, forward=False)
+    calls = [one for one in ast.walk(ast.parse(step.body)) if isinstance(one, ast.Call)]
+    (ours,) = (one for one in calls if ast.unparse(one.func) == "self.step")
+    assert [ast.unparse(one) for one in ours.args] == ["_mpcore_missing('batch')"] * 2
+
+
+EPOCH = """def train(first, k, loader, model, objective, optimizer):
+    for n in range(first, first + k):
+        batch = next(loader)
+        out = model(batch)
+        loss = objective(out, batch)
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_loss_that_is_handed_a_whole_batch_is_a_stand_in() -> None:
+    function = Module(EPOCH).functions["train"]
+    assert _takes_others("objective", function)
+    plain = Module(EPOCH.replace("(out, batch)", "(out, target)")).functions["train"]
+    assert not _takes_others("objective", plain)
+
+
+def test_numbers_that_a_loop_counts_to_are_as_many_as_batches() -> None:
+    function = Module(EPOCH).functions["train"]
+    assert [_is_counted_to(name, function) for name in ("first", "k", "loader")] == [
+        False,
+        True,
+        False,
+    ]
