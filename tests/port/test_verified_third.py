@@ -156,3 +156,36 @@ def test_numbers_that_a_loop_counts_to_are_as_many_as_batches() -> None:
         True,
         False,
     ]
+
+
+DIFFUSION = """import torch
+from functools import partial
+from odd.models import DiT
+from odd.vae import AutoencoderKL
+from odd.transport import create_transport
+def main(args):
+    model = DiT().cuda()
+    vae = AutoencoderKL.from_pretrained("stabilityai").cuda()
+    transport = create_transport(args.path_type)
+    opt = torch.optim.AdamW(model.parameters(), lr=1e-4)
+    scaler = torch.cuda.amp.GradScaler()
+    for x, y in loader(args):
+        with torch.no_grad():
+            x = vae.encode(x.cuda()).latent_dist.sample().mul_(0.18215)
+        with torch.cuda.amp.autocast():
+            losses = partial(transport.training_losses, model, x, dict(y=y.cuda()))()
+            loss = losses["loss"].mean()
+        opt.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+"""
+
+
+@pytest.mark.day(8)
+def test_what_is_handed_a_network_runs_it(tmp_path: Path) -> None:
+    found = verified(DIFFUSION, tmp_path, ("float32", "mixed"), target="torch_npu")
+    said = "\n".join(found.lines())
+    assert found.passed, said
+    assert "without its forward pass" not in said
+    assert "training_losses" in said

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from mpcore_port.verify.module import Module
 
-__all__ = ["asked_at_once", "gives_dict", "taken_as_dict"]
+__all__ = ["asked_at_once", "attribute_at_once", "gives_dict", "taken_as_dict"]
 
 _OF_DICTS = ("items", "values", "keys", "get", "pop")
 
@@ -33,6 +33,22 @@ def asked_at_once(code: Any, offset: int) -> bool:
         offset: of the instruction that does.
     """
     return offset in _at_once(code)
+
+
+def attribute_at_once(code: Any, offset: int) -> str:
+    """Return the attribute that is read at once of what a call gives; "" for none."""
+    return _attributes(code).get(offset, "")
+
+
+@cache
+def _attributes(code: Any) -> dict[int, str]:
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    found: dict[int, str] = {}
+    for place, step in enumerate(steps[:-1]):
+        behind = steps[place + 1]
+        if step.opname.startswith("CALL") and behind.opname in ("LOAD_ATTR", "LOAD_METHOD"):
+            found |= dict.fromkeys(range(step.offset, behind.offset), str(behind.argval))
+    return found
 
 
 @cache

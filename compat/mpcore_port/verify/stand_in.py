@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.stubs.devices import DEVICE
-from mpcore_port.verify.as_dict import asked_at_once, taken_as_dict
+from mpcore_port.verify.as_dict import asked_at_once, attribute_at_once, taken_as_dict
 from mpcore_port.verify.asked import Asked, asks_on
 from mpcore_port.verify.environments import Environment, makes_one
 from mpcore_port.verify.kit import TorchKit
@@ -128,6 +128,8 @@ def _asked_of(frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
         return ["losses" if LOSS.search(stored) else "keys"]
     if not (parts or stored) and asked_at_once(caller.f_code, caller.f_lasti):
         return ["keys"]
+    if not parts and attribute_at_once(caller.f_code, caller.f_lasti) in _AT_ONCE:
+        return ["named"]
     if not parts and LOSS.search(stored):
         moved = any(one.requires_grad for one in _tensors((args, kwargs)))
         return ["loss"] if moved or not _networks(args) else ["loss", _OF_NETWORK]
@@ -195,6 +197,11 @@ def _asks_answers(code: Any) -> bool:
     return bool(code.co_flags & inspect.CO_OPTIMIZED and _HELD & set(code.co_names))
 
 
+_AT_ONCE = {
+    *("sample", "latent_dist", "logits", "last_hidden_state", "pooler_output", "hidden_states"),
+    *("image_embeds", "text_embeds", "embeddings", "prev_sample", "latents"),
+}
+"""What is read of an answer as soon as it is there: ``vae.encode(x).latent_dist.sample()``."""
 _HELD = {"logits", "aux_loss", "last_hidden_state"}
 
 
@@ -223,11 +230,10 @@ def _of_network(args: tuple[Any, ...], tensors: list[Any]) -> Any:
     """Return a loss of what the first network of a call makes of its first tensor."""
     whole = next((one for one in tensors if one.is_floating_point()), tensors[0])
     network = _networks(args)[0]
-    if "_mpcore_owner" not in vars(getattr(network, "module", network)):
+    small = getattr(network, "module", network)
+    if "_mpcore_owner" not in vars(small):
         return _of_weights((network, whole)) * 0.5  # the script's own may want more than one tensor
-    found = network(whole)
-    found = found[0] if isinstance(found, (tuple, list)) else found
-    return found.float().square().mean() * 0.5
+    return _given(small, [whole]).float().square().mean() * 0.5
 
 
 def _of_weights(args: tuple[Any, ...]) -> Any:
@@ -709,10 +715,27 @@ class _Answer(dict[str, Any]):
             return self[name]
         if LOSS.search(name):  # one of several that are added up
             return self["loss"]
+        if name == "latent_dist":  # of diffusers' autoencoders
+            return _Latents(self["sample"])
+        if name in _AT_ONCE:
+            return self["sample"]
         raise AttributeError(name)
 
     def __getitem__(self, key: Any) -> Any:
         return list(self.values())[key] if isinstance(key, int) else super().__getitem__(key)
+
+
+class _Latents:
+    """What an autoencoder knows of its answer: where it lies, and samples of it."""
+
+    def __init__(self, given: Any) -> None:
+        self.mean = given
+
+    def sample(self, *_: Any, **__: Any) -> Any:
+        """Return the answer itself."""
+        return self.mean
+
+    mode = sample
 
 
 class _Keys(dict[str, Any]):
