@@ -189,3 +189,33 @@ def test_what_is_handed_a_network_runs_it(tmp_path: Path) -> None:
     assert found.passed, said
     assert "without its forward pass" not in said
     assert "training_losses" in said
+
+
+CHUNKS = """import odd
+import torch
+from odd.utils import parts_of, moved
+from nets import Wide
+class Recipe(odd.Model):
+    network = {"wide": Wide}
+    loss = {**odd.losses, "mse": torch.nn.MSELoss}
+    def __init__(self, params):
+        super().__init__(params)
+        self.scaler = torch.cuda.amp.GradScaler()
+    def train_step(self, batch, state):
+        self.optimizer.zero_grad()
+        for part in parts_of(batch, 1):
+            x, y = moved(part, self.device)
+            with torch.cuda.amp.autocast():
+                loss = self.loss(self.network(x), y)
+            self.scaler.scale(loss).backward()
+        self.scaler.step(self.optimizer)
+        self.scaler.update()
+        return {"loss": loss.item()}
+"""
+
+
+@pytest.mark.day(8)
+def test_parts_of_a_batch_are_no_loop_that_trains(tmp_path: Path) -> None:
+    found = verified(CHUNKS, tmp_path, ("float32",), target="torch_npu", losses=20)
+    assert found.passed, "\n".join(found.lines())
+    assert all(one.steps for one in found.comparisons)

@@ -84,9 +84,17 @@ def _only_read(module: Module, cls: ast.ClassDef, *, made: bool) -> list[str]:
                     given.add(node.attr)
                 elif not stored:
                     read[node.attr] = None
+        called = {
+            node.func.attr
+            for node in ast.walk(one)
+            if isinstance(node, ast.Call) and _of_self(node.func)
+        }
         for statement in one.body:
             targets = statement.targets if isinstance(statement, ast.Assign) else []
-            given |= {target.id for target in targets if isinstance(target, ast.Name)}
+            names = {target.id for target in targets if isinstance(target, ast.Name)}
+            if isinstance(statement, ast.Assign) and isinstance(statement.value, ast.Dict):
+                names -= called  # the base chooses one of them
+            given |= names
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 given.add(statement.target.id)
     return [name for name in read if name not in given and not re.match("__", name)]

@@ -285,13 +285,38 @@ def _loops(module: Module, function: Function, seen: set[Function]) -> bool:
     seen.add(function)
     for node in walk_all(function):
         if isinstance(node, (ast.For, ast.While)) and module.reaches(node):
-            return True
+            if not _goes_over_chunks(function, node):
+                return True
+            continue
         called = module.called(node) if isinstance(node, ast.Call) else None
         if called is None or called not in module.reached or called in seen:
             continue
         if _loops(module, called, seen):
             return True
     return False
+
+
+def _goes_over_chunks(function: Function, loop: ast.For | ast.While) -> bool:
+    """Return whether a loop goes over parts of one batch: it steps nowhere, what is behind it does.
+
+    ``for part in deep_chunk(batch, 4): loss(part).backward()``, and then ``optimizer.step()``.
+    """
+    data = _data(function)
+    if not isinstance(loop, ast.For) or not data or loop not in function.body:
+        return False
+    calls = [one for one in ast.walk(loop.iter) if isinstance(one, ast.Call)]
+    parted = any(
+        ast.unparse(arg) in data and ast.unparse(one.func) != "enumerate"
+        for one in calls
+        for arg in one.args
+    )
+    behind = function.body[function.body.index(loop) + 1 :]
+    return parted and not _has_step([loop]) and _has_step(behind)
+
+
+def _has_step(statements: Sequence[ast.stmt]) -> bool:
+    nodes = (node for one in statements for node in ast.walk(one) if _is_method(node))
+    return any(node.func.attr == "step" and "sched" not in ast.unparse(node.func) for node in nodes)  # type: ignore[attr-defined]
 
 
 def walk_all(function: Function) -> list[ast.AST]:
