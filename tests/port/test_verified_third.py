@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING
 import pytest
 
 from mpcore_port.verify import left_out
+from mpcore_port.verify import step as steps
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.guess import _is_counted_to, _takes_others
 from mpcore_port.verify.module import Module
+from mpcore_port.verify.reported import is_only_reported
 
 from .ports import verified
 
@@ -219,3 +221,37 @@ def test_parts_of_a_batch_are_no_loop_that_trains(tmp_path: Path) -> None:
     found = verified(CHUNKS, tmp_path, ("float32",), target="torch_npu", losses=20)
     assert found.passed, "\n".join(found.lines())
     assert all(one.steps for one in found.comparisons)
+
+
+REPORTED = """import torch
+def train(model, loader, optimizer, meters, timer):
+    for x, y in loader:
+        ends = meters.read(x)
+        with timer.of(ends) as spent:
+            loss = model(x).sum()
+        loss.backward()
+        optimizer.step()
+        print(ends, spent)
+"""
+
+
+def test_what_a_block_binds_is_followed_though_it_has_no_line() -> None:
+    module = Module(REPORTED)
+    (call,) = (
+        one
+        for one in ast.walk(module.tree)
+        if isinstance(one, ast.Call) and ast.unparse(one.func) == "meters.read"
+    )
+    assert is_only_reported(module, call)
+
+
+def test_a_defect_of_verification_loses_no_port(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: object, **__: object) -> None:
+        raise KeyError("odd")
+
+    monkeypatch.setattr(steps, "_runnable", fail)
+    found = verified(REPORTED, tmp_path, ("float32",), target="torch_npu")
+    assert "a defect, please report" in "\n".join(found.lines())
+    assert not found.passed

@@ -42,7 +42,8 @@ def is_only_reported(module: Module, call: ast.Call) -> bool:
         before = len(names)
         for node in nodes:
             made = set(_made_of(node, names))
-            names |= {name for name in made if not renewed.get(name, _NEVER) < node.lineno}  # type: ignore[attr-defined]
+            line = getattr(node, "lineno", 0)  # what `with` binds has no line of its own
+            names |= {name for name in made if not renewed.get(name, _NEVER) < line}
     return not any("." in name for name in names) and not any(
         _trains(module, node, names) for node in nodes
     )

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.engine import port_part
+from mpcore_port.errors import PortError
 from mpcore_port.verify.bases import BY_NAME
 from mpcore_port.verify.batches import Layout, taken_apart_at
 from mpcore_port.verify.beside import in_order
@@ -113,6 +114,22 @@ def verify_step(
     name = "portable" if result.options.portable else result.target
     one = _Compared(file, result, target, place, options, inputs, name, tell, compiling, along)
     empty = Verification(file.source.path, name, (), whole)
+    try:
+        return _followed(one, empty, tell)
+    except PortError:  # the user's: inputs that are none
+        raise
+    except _DEFECTS as exc:  # a port is not lost to a mistake in what compares it
+        what = " ".join(f"{type(exc).__name__}: {exc}".split())[:200]
+        said = f"its step was not compared ({what}): a defect, please report"
+        return replace(empty, step={"refused": said, "lines": [said]})
+
+
+_DEFECTS = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError)
+
+
+def _followed(one: _Compared, empty: Verification, tell: Callable[[str], None]) -> Verification:
+    """Compare a step; where the port alone stops, once more without what it stopped at."""
+    file, name = one.file, one.name
     first = done = one.done(empty, set())
     if name == "mindspore" and any(is_of_old_torch(found.words) for found in done.comparisons):
         first = done = replace(one, old_torch=True).done(empty, set())
@@ -460,7 +477,7 @@ def _extracted(
     try:
         text, at = script_text(file), place.original
         return extract(text, at, absent, old_torch=old_torch, forward=forward, bare=bare)
-    except (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError) as exc:
+    except _DEFECTS as exc:
         what = " ".join(f"{type(exc).__name__}: {exc}".split())[:200]
         msg = f"the search for it gave up ({what}): a defect, please report"
         raise StepError(msg) from exc
