@@ -186,3 +186,31 @@ made += [up(torch.arange(4.0).view(1, 1, 2, 2))]
 
 def test_layers_keep_what_they_were_given(tmp_path: Path) -> None:
     beside(WORDS, tmp_path)
+
+
+WEIGHT = """import torch
+from torch import nn
+def run(path, keys):
+    adapter = nn.Linear(keys.shape[0], keys.shape[1], bias=False).to(keys.dtype).cpu()
+    adapter.weight = nn.Parameter(keys.t())
+    optimizer = torch.optim.AdamW(adapter.parameters(), lr=0.1, eps=1e-4)
+    found = []
+    for i in range(3):
+        loss = (adapter(torch.ones(1, 3)) ** 2).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+        if i == 1:
+            torch.save(adapter.weight, path)
+    found.append(adapter.weight.detach().clone())
+    adapter.weight = torch.load(path)
+    found += [adapter(torch.ones(1, 3)).sum().detach(), adapter.weight.requires_grad]
+    found.append(len(list(adapter.parameters())))
+    return found
+made = run(PATH, torch.arange(6.0).view(3, 2) / 6)
+"""
+
+
+def test_a_weight_that_is_saved_alone_is_put_back(tmp_path: Path) -> None:
+    beside(WEIGHT.replace("PATH", repr(str(tmp_path / "best.pt"))), tmp_path)
