@@ -6,6 +6,7 @@ from mpcore_port_runtime import accelerate as accelerate
 from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import boxes as boxes
+from mpcore_port_runtime import dead_rows as dead_rows
 from mpcore_port_runtime import distributions as distributions
 from mpcore_port_runtime import fabric as fabric
 from mpcore_port_runtime import held_optimizers as held_optimizers
@@ -16,6 +17,7 @@ from mpcore_port_runtime import initial_numbers as initial_numbers
 from mpcore_port_runtime import inits as inits
 from mpcore_port_runtime import kinds_joined as kinds_joined
 from mpcore_port_runtime import layer_paddings as layer_paddings
+from mpcore_port_runtime import layer_words as layer_words
 from mpcore_port_runtime import lightning as lightning
 from mpcore_port_runtime import lr_scheduler as lr_scheduler
 from mpcore_port_runtime import metrics as metrics

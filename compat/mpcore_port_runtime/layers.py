@@ -127,11 +127,14 @@ class Upsample(nn.Cell):  # type: ignore[misc]
         recompute_scale_factor: bool | None = None,
     ) -> None:
         super().__init__()
-        self.options = (size, scale_factor, mode, align_corners, recompute_scale_factor)
+        self.size, self.scale_factor, self.mode = size, scale_factor, mode
+        self.align_corners = align_corners
+        self.recompute_scale_factor = recompute_scale_factor
 
     def construct(self, x: Any) -> Any:
         """Return ``x``, enlarged."""
-        return interpolate(x, *self.options)
+        more = self.align_corners, self.recompute_scale_factor
+        return interpolate(x, self.size, self.scale_factor, self.mode, *more)
 
 
 class Softplus(nn.Cell):  # type: ignore[misc]

@@ -42,13 +42,14 @@ def own_first(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def _is_helper(holder: Any, name: str) -> bool:
-    """Return whether a class is asked itself, or an object of the script's that is no optimizer.
+    """Return whether a class is asked itself, or an object of the script's with its own method.
 
-    ``Helper.load_state_dict(net, state, True)`` takes what it says, whatever torch's takes.
+    ``Helper.load_state_dict(net, state, True)`` takes what it says, whatever torch's takes. So
+    does what stands around an optimizer, and shows its ``param_groups``.
     """
     if isinstance(holder, type):
         return not issubclass(holder, nn.Cell)
-    return is_of_script(type(holder), name) and not hasattr(holder, "param_groups")
+    return is_of_script(type(holder), name)
 
 
 def is_of_script(kind: type, name: str) -> bool:

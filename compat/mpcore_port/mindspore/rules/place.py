@@ -575,6 +575,10 @@ def is_whole_network(at: At, node: Any) -> bool:
     node = unmoved(node) or node
     if not isinstance(node, (cst.Name, cst.Attribute)):
         return False
+    if any(
+        name.startswith("torch.nn.") and "Parameter" in name for name in at.names.call_names(node)
+    ):
+        return False  # one weight: ``net.weight = nn.Parameter(x)``
     if at.names.class_named(node) is not None or any(
         name.startswith("torch.nn.") for name in at.names.call_names(node)
     ):

@@ -164,6 +164,8 @@ class MethodRule(PortRule):
         # A factory of another file may make an optimizer, too.
         of_network = (name in _OF_NETWORKS or name == "step") and may_be_network(at, holder)
         own = at.names.enclosing(old, cst.ClassDef) if code_of(holder) == "self" else None
+        if own is not None and name in _MIXED_IN and _is_mixed_in(own, name, at):
+            return self._of_base(old, new, at, _MIXED_IN[name])
         if name == "forward" and own is not None:
             return self._forward(old, new, at) if is_module_class(own, at) else None
         if name == "forward" and is_plain_object(at, holder) and may_be_network(at, holder):
@@ -365,6 +367,8 @@ class MethodRule(PortRule):
         """Ask the base when it runs: a network has a mode, anything else a method of its own."""
         asked = cst.parse_expression(wording(at, function))
         made = cst.Call(asked, [cst.Arg(new.func.value), *new.args])
+        if function == _MIXED_IN["forward"]:
+            made = cst.Call(cst.Call(asked, [cst.Arg(new.func.value)]), new.args)
         at.unproven(self, old, _EITHER_BASE, made)
         return made
 
@@ -507,7 +511,9 @@ class MethodRule(PortRule):
     def _requires_grad_(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         is_statement = isinstance(at.names.parents.get(old), cst.Expr)
         holder = old.func.value  # type: ignore[attr-defined]
-        if is_statement and not is_module(at, holder) and not _is_part(holder, at):
+        known = is_module(at, holder) or _is_part(holder, at)
+        known = known or (code_of(holder) == "self" and _is_in_network(old, at))
+        if is_statement and not known:
             return None  # MindSpore's returns nothing
         return self._wrap(old, new, at, "port.requires_grad_")
 
@@ -604,6 +610,31 @@ def _is_own_method(call: Any, at: At) -> bool:
         return False
     bodies = [one.body.body for one in lineage(own, at)]
     return any(isinstance(f, cst.FunctionDef) and f.name.value == name for b in bodies for f in b)
+
+
+_MIXED_IN = {
+    **{name: to for name, to in _WRAPPED.items() if not name.startswith("_")},
+    "eval": "port.evaluate",
+    "forward": "port.forward_of",
+    "requires_grad_": "port.requires_grad_",
+    "train": "port.train",
+}
+"""Methods of networks, and what asks a network for them, or another object for its own."""
+
+
+def _is_mixed_in(own: cst.ClassDef, name: str, at: At) -> bool:
+    """Return whether a class of no base asks itself for what networks have: it is one's base.
+
+    ``class Local:`` calls ``self.forward(x)``, and ``class Net(Local, nn.Module)`` is in another
+    file.
+    """
+    if any(dotted(base.value) != "object" for base in own.bases) or own.keywords:
+        return False
+    methods = [one.name.value for one in own.body.body if isinstance(one, cst.FunctionDef)]
+    if name in methods or "__getattr__" in methods or at.names.attribute(own, f"self.{name}"):
+        return False
+    every = [one for named in at.names.classes.values() for one in named]
+    return not any(own in lineage(one, at) for one in every if one is not own)
 
 
 _MOVES = ("cpu", "cuda", "npu", "to")
