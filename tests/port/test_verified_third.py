@@ -249,7 +249,8 @@ def test_a_defect_of_verification_loses_no_port(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def fail(*_: object, **__: object) -> None:
-        raise KeyError("odd")
+        msg = "odd"
+        raise KeyError(msg)
 
     monkeypatch.setattr(steps, "_runnable", fail)
     found = verified(REPORTED, tmp_path, ("float32",), target="torch_npu")
