@@ -109,6 +109,11 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         found = inherited(module, owner, stubs.folder, "_mpcore_owner", made=False)
         maker.lines += found.split("; ") if found else []
         maker.said += [BY_NAME] if found else []
+        for method in given_later(module, owner):
+            maker.model = maker.model or held_network(module, owner)
+            more = f"_mpcore_owner.{method.name}({', '.join(maker.arguments(method, skip=True))})"
+            maker.lines.append(more)
+            maker.said.append(f"nothing calls {function_name(module, method)}: {more}")
         name = "" if function.name == "__call__" else f".{function.name}"
         call = f"_mpcore_owner{name}({', '.join(given)})"
         for method in beside if takes else ():
@@ -168,6 +173,57 @@ def _setter(module: Module, owner: ast.AST | None) -> Function | None:
         if _SETTERS.fullmatch(name) and len(method.args.args) - len(method.args.defaults) == 2:
             return method
     return None
+
+
+def given_later(module: Module, owner: ast.ClassDef) -> list[Function]:
+    """Return the methods that hand an object what it trains with, where its script calls none.
+
+    ``def set_optimizer(self, optimizer): self.optimizer = optimizer``, whose attribute is None, or
+    not there, before.
+    """
+    used = [one for one in module.methods(owner).values() if one in module.reached]
+    read = {ast.unparse(node) for one in used for node in walk_all(one) if _is_read_of(node)}
+    return [
+        method
+        for name, method in module.methods(owner).items()
+        if not name.startswith("_")
+        and method not in module.reached
+        and f".{name}(" not in module.text
+        and _hands_over(module, method, read)
+    ]
+
+
+def _hands_over(module: Module, method: Function, read: set[str]) -> bool:
+    """Return whether a method only sets attributes, one of which is what it is given, and read."""
+    if not all(isinstance(one, (ast.Assign, ast.Expr)) for one in method.body):
+        return False
+    given = {arg.arg for arg in method.args.args[1:]}
+    for one in method.body:
+        if not (isinstance(one, ast.Assign) and isinstance(one.value, ast.Name)):
+            continue
+        held = ast.unparse(one.targets[0])
+        others = {ast.unparse(value) for value in module.values(held)} - {one.value.id}
+        if one.value.id in given and held in read and others <= {"None"}:
+            return True
+    return False
+
+
+def _is_read_of(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+
+
+def held_network(module: Module, owner: ast.ClassDef) -> str:
+    """Return the code of the network that an object has made itself; "" where that is not known."""
+    init = module.methods(owner).get("__init__")
+    made = [node for node in walk_all(init) if isinstance(node, ast.Assign)] if init else []
+    names = [ast.unparse(one.targets[0]) for one in made if isinstance(one.value, ast.Call)]
+    text = module.text_of(owner)
+    for name in sorted(names, key=lambda one: one != "self.model"):
+        begins, _, last = name.partition(".")
+        asked = f"{name}.parameters()" in text or f"{name}.train()" in text
+        if begins == "self" and NETWORK.fullmatch(last) and asked:
+            return f"_mpcore_owner.{last}"
+    return ""
 
 
 def _data(function: Function) -> list[str]:

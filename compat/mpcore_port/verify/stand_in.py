@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.stubs.devices import DEVICE
-from mpcore_port.verify.as_dict import asked_at_once, taken_as_dict
+from mpcore_port.verify.as_dict import asked_at_once, read_of_updated, taken_as_dict
 from mpcore_port.verify.asked import Asked, asks_on
 from mpcore_port.verify.environments import Environment, makes_one
 from mpcore_port.verify.kit import TorchKit
@@ -492,13 +492,16 @@ class StandIn(Missing):
     # --- a word -------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> Any:
-        """Take the first word that it is compared with: one branch is taken, on both sides.
+        """Be the number that its name says, or the first word that it is compared with.
 
-        A port may compare it with others first: it takes the original's.
+        One branch is taken, on both sides: a port may compare it with others first, and takes the
+        original's.
         """
+        name = self._mpcore_name
+        if type(other) in (int, float) and says_number(name):
+            return bool(_number(self) == other)
         if not isinstance(other, str) or _NOT_TRAINING.search(other):
             return NotImplemented
-        name = self._mpcore_name
         (word,) = _asked[0].of(f"{name}==", lambda: [_words.setdefault(name, other)])
         return bool(word == other)
 
@@ -552,6 +555,14 @@ class StandIn(Missing):
         if isinstance(key, int) and not isinstance(key, bool):
             return StandIn(f"{self._mpcore_name}[{key!r}]")
         return self._mpcore_part(str(key))
+
+    def keys(self) -> Any:
+        """Return what a dictionary is read for later that is updated by this; else a stand-in.
+
+        ``logs.update(evaluate(net))``, and then ``logs["accuracy"] > best``.
+        """
+        wanted = read_of_updated(sys._getframe(1))
+        return wanted or self._mpcore_part("keys")()
 
     def __deepcopy__(self, memo: Any) -> StandIn:
         return StandIn(self._mpcore_name, self._mpcore_classes)

@@ -293,7 +293,9 @@ class _Removing:
         else:
             self.removed.statements[one] = self._unrun(one)
         names = {text for node in ast.walk(one) for text in _targets(node)}
-        at.bound -= names - set(_read_by(one))  # `batch, cond = next(self.data)`: they are not there
+        at.bound -= names - set(
+            _read_by(one)
+        )  # `batch, cond = next(self.data)`: they are not there
         for call in _calls(one):
             if isinstance(call.func, ast.Attribute) and call.func.attr in _KEEPS:
                 names.add(ast.unparse(call.func.value))

@@ -1,0 +1,116 @@
+"""Steps verified without help: numbers that stand-ins are compared with, what setters hand over."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from mpcore_port.verify.extract import extract
+from mpcore_port.verify.stand_in import StandIn
+
+from .ports import verified
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+COUNTED = """import torch
+from theirs import settings
+hp = settings.load("settings")
+net = torch.nn.Linear(16, 10).cuda()
+opti = torch.optim.SGD(net.parameters(), lr=0.1)
+count = 0
+for x, y in settings.batches():
+    loss = torch.nn.functional.cross_entropy(net(x.cuda()), y.cuda())
+    loss.backward()
+    count += 1
+    if count != hp.accum_grad:
+        continue
+    opti.step()
+    opti.zero_grad()
+    count = 0
+"""
+
+
+def test_a_setting_that_is_not_there_equals_the_number_that_its_name_says(tmp_path: Path) -> None:
+    done = verified(COUNTED, tmp_path, ("float32",), "torch_npu")
+    assert done.passed, done.lines()
+
+
+def test_only_names_that_say_numbers_equal_some() -> None:
+    assert StandIn("hp.accum_grad") == 2
+    assert 1 != StandIn("hp.accum_grad")  # noqa: SIM300
+    assert not StandIn("hp.kind") == 1  # noqa: SIM201
+
+
+SETTERS = """import torch
+class Trainer:
+    def __init__(self, builder):
+        self.model = builder(10)
+        self.optimizer = None
+        self.loader = {}
+        self.say = print
+    def set_loaders(self, loader_dict):
+        self.loader_dict = loader_dict
+        self.say("there are loaders")
+    def set_optimizer(self, optimizer, scheduler=None):
+        self.optimizer = optimizer
+        self.scheduler = scheduler
+    def rename(self, say):
+        self.say = say
+    def train(self):
+        self.model.train()
+        for x, y in self.loader_dict["train"]:
+            loss = torch.nn.functional.cross_entropy(self.model(x.cuda()), y.cuda())
+            for group in self.optimizer.param_groups:
+                group["lr"] = 0.1
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+            if self.scheduler is not None:
+                self.scheduler.step()
+"""
+
+
+def test_what_setters_hand_over_is_handed_over(tmp_path: Path) -> None:
+    step = extract(SETTERS, tmp_path)
+    assert "_mpcore_owner.set_loaders(" in step.call
+    assert "optimizer=torch.optim.SGD(_mpcore_owner.model.parameters()" in step.call
+    assert "rename" not in step.call
+    done = verified(SETTERS, tmp_path, ("float32",), "torch_npu")
+    assert done.passed, done.lines()
+
+
+EVALUATED = """import torch
+from theirs import evaluate, batches
+net = torch.nn.Linear(16, 10).cuda()
+opti = torch.optim.SGD(net.parameters(), lr=0.1)
+best = 0.0
+def train():
+    best = 0.0
+    for x, y in batches():
+        loss = torch.nn.functional.cross_entropy(net(x.cuda()), y.cuda())
+        opti.zero_grad()
+        loss.backward()
+        opti.step()
+        logs = {"loss": loss.item()}
+        logs.update(evaluate(net))
+        if logs["accuracy"] > best and logs["loss"] < 100.0:
+            best = logs["accuracy"]
+            print("best", best)
+train()
+"""
+
+
+def test_what_is_read_of_results_that_are_not_there_is_put_with_others(tmp_path: Path) -> None:
+    done = verified(EVALUATED, tmp_path, ("float32",), "torch_npu")
+    assert done.passed, done.lines()
+    assert not (done.step or {})["without_forward"]
+
+
+def test_only_what_a_dictionary_lacks_comes_from_what_is_not_there() -> None:
+    logs: dict[str, object] = {"loss": 1.0}
+    found = StandIn("evaluate")
+    logs.update(found)
+    assert logs["loss"] == 1.0
+    assert isinstance(logs["accuracy"], StandIn)
+    assert list(found.keys()) == []
