@@ -114,3 +114,65 @@ def test_only_what_a_dictionary_lacks_comes_from_what_is_not_there() -> None:
     assert logs["loss"] == 1.0
     assert isinstance(logs["accuracy"], StandIn)
     assert list(found.keys()) == []
+
+
+TYPES = """import torch
+def endless(loader):
+    while True:
+        for data in loader:
+            yield data
+class Trainer:
+    def __init__(self, model, loader, optimizer):
+        self.model, self.loader, self.optimizer = model, loader, optimizer
+    def given(self, batches):
+        data = next(batches)
+        if isinstance(data, tuple):
+            named = dict(zip(("image", "kind"), data))
+        elif isinstance(data, dict):
+            named = data
+        named.pop("texts", None)
+        return named
+    def train(self):
+        batches = endless(self.loader)
+        for _ in range(1000):
+            named = self.given(batches)
+            loss, (one, other) = self.model(**named, parts=True)
+            loss.backward()
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+"""
+
+
+def test_batches_are_of_a_type_that_a_script_asks_for(tmp_path: Path) -> None:
+    done = verified(TYPES, tmp_path, ("float32",), "torch_npu")
+    assert done.passed, done.lines()
+    assert not (done.step or {})["without_forward"]
+
+
+LOADERS = """import torch
+def evaluate(net, loss_fn, loader):
+    with torch.no_grad():
+        return sum(loss_fn(pred=net(x), ref=y).item() for x, y in loader), {}
+def train(model, loss_fn, train_loader, valid_loaders, optimizer, epochs):
+    for name, loader in valid_loaders.items():
+        valid_loss, more = evaluate(model, loss_fn, loader)
+    best = valid_loss
+    for epoch in range(epochs):
+        for x, y in train_loader:
+            step(model, loss_fn, x.cuda(), y.cuda(), optimizer)
+def step(model, loss_fn, x, y, optimizer):
+    optimizer.zero_grad()
+    out = model(x)
+    loss = loss_fn(pred=out, ref=y)
+    loss.backward()
+    optimizer.step()
+"""
+
+
+def test_loaders_by_name_and_losses_by_keywords(tmp_path: Path) -> None:
+    step = extract(LOADERS, tmp_path)
+    assert 'valid_loaders={"loader": _mpcore_loader()}' in step.call
+    assert 'loss_fn=_mpcore_missing("loss_fn")' in step.call
+    done = verified(LOADERS, tmp_path, ("float32",), "torch_npu")
+    assert done.passed, done.lines()
+    assert not (done.step or {})["without_forward"]

@@ -521,6 +521,9 @@ class _Maker:
         if _is_list(self.module, name):
             self.said.append(f"{name}: a list of one loader")
             return "[_mpcore_loader()]"
+        if _is_dict(self.module, name):
+            self.said.append(f"{name}: a dictionary of one loader")
+            return '{"loader": _mpcore_loader()}'
         if loaders := held_loaders(self.module, name):
             self.said.append(f"{name}: {', '.join(loaders)} give batches")
             pairs = ", ".join(f'"{one}": _mpcore_loader()' for one in loaders)
@@ -532,6 +535,9 @@ class _Maker:
             return f"_mpcore_{name}"
         if LOSS.search(name) and gives_dict(self.module, name):
             self.said.append(f"{name}: it gives a dict, a stand-in")
+            return f'_mpcore_missing("{name}")'
+        if LOSS.search(name) and _names_others(self.module, name):
+            self.said.append(f"{name}: what it compares has other names, a stand-in")
             return f'_mpcore_missing("{name}")'
         if LOSS.search(name) and _takes_others(name, function):
             self.said.append(f"{name}: it compares more than two, a stand-in")
@@ -625,6 +631,13 @@ def _takes_others(name: str, function: Function) -> bool:
     return any(len(node.args) + len(node.keywords) != 2 for node in own)
 
 
+def _names_others(module: Module, name: str) -> bool:
+    """Return whether a loss is called by keywords that torch's have not: ``loss_fn(pred=y)``."""
+    calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+    own = (node for node in calls if ast.unparse(node.func) in (name, f"self.{name}"))
+    return any(word.arg not in ("input", "target") for node in own for word in node.keywords)
+
+
 def _annotation(name: str, function: Function) -> str:
     """Return what a parameter is said to be; "" where nothing is said."""
     args = function.args
@@ -654,6 +667,18 @@ def _is_list(module: Module, name: str) -> bool:
         if isinstance(node, ast.Subscript) and ast.unparse(node.value) in held:
             return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int)
     return False
+
+
+def _is_dict(module: Module, name: str) -> bool:
+    """Return whether what is called ``loaders`` is gone over by its items."""
+    if not re.fullmatch(r"(\w+_)?loaders", name, re.I):
+        return False
+    asked = {f"{held}.{items}()" for held in (name, f"self.{name}") for items in _OF_DICTS}
+    loops = (n for n in ast.walk(module.tree) if isinstance(n, (ast.For, ast.comprehension)))
+    return any(ast.unparse(loop.iter) in asked for loop in loops)
+
+
+_OF_DICTS = ("items", "values", "keys")
 
 
 def held_beside(module: Module, folder: Path, name: str) -> str:
