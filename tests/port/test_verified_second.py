@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.extract import extract
+from mpcore_port.verify.left_out import givers_of_losses
+from mpcore_port.verify.module import module_of
 from mpcore_port.verify.stand_in import StandIn
 
 from .ports import verified
@@ -174,5 +176,32 @@ def test_loaders_by_name_and_losses_by_keywords(tmp_path: Path) -> None:
     assert 'valid_loaders={"loader": _mpcore_loader()}' in step.call
     assert 'loss_fn=_mpcore_missing("loss_fn")' in step.call
     done = verified(LOADERS, tmp_path, ("float32",), "torch_npu")
+    assert done.passed, done.lines()
+    assert not (done.step or {})["without_forward"]
+
+
+WEIGHTED = """import torch
+from theirs import loader
+net = torch.nn.Linear(16, 10).cuda()
+opti = torch.optim.SGD(net.parameters(), lr=0.1)
+def compared(out, kind):
+    return (out - kind).abs().mean()
+def boxes(out, kind):
+    return (out.permute(0, 2, 3, 1) - kind).abs().mean()
+for x, y, z in loader:
+    out = net(x.cuda())
+    one_loss = compared(out, y.cuda())
+    box_loss = 0.1 * boxes(out, z.cuda())
+    loss = one_loss + box_loss
+    opti.zero_grad()
+    loss.backward()
+    opti.step()
+"""
+
+
+def test_losses_that_have_a_weight_are_left_out_as_others(tmp_path: Path) -> None:
+    module = module_of(WEIGHTED)
+    assert givers_of_losses(module, (9, 16)) == [11, 12]
+    done = verified(WEIGHTED, tmp_path, ("float32",), "torch_npu")
     assert done.passed, done.lines()
     assert not (done.step or {})["without_forward"]
