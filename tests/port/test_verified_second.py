@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.left_out import givers_of_losses
 from mpcore_port.verify.module import module_of
@@ -205,3 +207,38 @@ def test_losses_that_have_a_weight_are_left_out_as_others(tmp_path: Path) -> Non
     done = verified(WEIGHTED, tmp_path, ("float32",), "torch_npu")
     assert done.passed, done.lines()
     assert not (done.step or {})["without_forward"]
+
+
+SEVERAL = """import torch
+class Trainer:
+    def __init__(self, model, optimizer, loss_func=torch.nn.MSELoss()):
+        self.model, self.loss_func, self.optimizer = model, loss_func, optimizer
+    def compared(self, x, y):
+        loss, *parts = self.loss_func(self.model(x), y)
+        return loss, (parts if parts != [] else None)
+    def train(self, loader):
+        for x, y in loader:
+            loss, parts = self.compared(x.cuda(), y.cuda())
+            if parts is not None:
+                print(sorted(parts.keys()))
+            self.optimizer.zero_grad()
+            loss.backward()
+            self.optimizer.step()
+"""
+
+
+def test_a_loss_that_is_taken_apart_gives_several(tmp_path: Path) -> None:
+    done = verified(SEVERAL, tmp_path, ("float32",), "torch_npu")
+    assert done.passed, done.lines()
+    assert not (done.step or {})["without_forward"]
+
+
+def test_the_rest_of_what_is_taken_apart_is_empty() -> None:
+    net = StandIn("net")
+    x = torch.ones(8, 16)
+    loss, *rest, last = net(x)
+    assert loss.dim() == 0
+    assert rest == []
+    assert last.shape == (8, 10)
+    loss, *rest = net(x)
+    assert (loss.dim(), rest) == (0, [])

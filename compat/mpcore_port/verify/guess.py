@@ -397,7 +397,8 @@ class _Maker:
         for arg, default in pairs:  # "not given" of what a name says a number of
             nothing = isinstance(default, ast.Constant) and default.value is None
             schedules = "sched" in arg.arg and self._is_held(arg.arg, function)
-            if nothing and (SETTINGS.fullmatch(arg.arg) or schedules):
+            several = LOSS.search(arg.arg) and _gives_several(self.module, arg.arg)  # torch's: one
+            if several or (nothing and (SETTINGS.fullmatch(arg.arg) or schedules)):
                 values[arg.arg] = ""
             elif nothing and _is_item_asked(arg.arg, function):  # rates of all steps: none is set
                 if not _may_be_nothing(arg.arg, function):
@@ -536,6 +537,9 @@ class _Maker:
         if LOSS.search(name) and gives_dict(self.module, name):
             self.said.append(f"{name}: it gives a dict, a stand-in")
             return f'_mpcore_missing("{name}")'
+        if LOSS.search(name) and _gives_several(self.module, name):
+            self.said.append(f"{name}: it gives several, a stand-in")
+            return f'_mpcore_missing("{name}")'
         if LOSS.search(name) and _names_others(self.module, name):
             self.said.append(f"{name}: what it compares has other names, a stand-in")
             return f'_mpcore_missing("{name}")'
@@ -629,6 +633,17 @@ def _takes_others(name: str, function: Function) -> bool:
     calls = (node for node in walk_all(function) if isinstance(node, ast.Call))
     own = (node for node in calls if ast.unparse(node.func) == name)
     return any(len(node.args) + len(node.keywords) != 2 for node in own)
+
+
+def _gives_several(module: Module, name: str) -> bool:
+    """Return whether what a loss gives is taken apart: ``loss, *parts = self.loss_func(x, y)``."""
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], (ast.Tuple, ast.List))
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) in (name, f"self.{name}")
+        for node in ast.walk(module.tree)
+    )
 
 
 def _names_others(module: Module, name: str) -> bool:

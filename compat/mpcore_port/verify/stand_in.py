@@ -239,7 +239,7 @@ def _of_weights(args: tuple[Any, ...]) -> Any:
 def _in_parts(given: Any, parts: Sequence[Any]) -> Any:
     """Return as many as the caller takes apart; what it calls a loss is a number."""
     if len(parts) < 2:
-        return (given,) if parts else given
+        return (_part(given, parts[0]),) if parts and isinstance(parts[0], str) else given
     return tuple(
         _in_parts(given, part) if isinstance(part, (list, tuple)) else _part(given, part)
         for part in parts
@@ -793,6 +793,9 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(one)
 
 
+_UNPACKS = ("UNPACK_SEQUENCE", "UNPACK_EX")
+
+
 @cache
 def _unpacked(code: Any) -> dict[int, tuple[Any, ...]]:
     """Return, by offset of an instruction, the names that it or the next one takes apart into.
@@ -802,11 +805,11 @@ def _unpacked(code: Any) -> dict[int, tuple[Any, ...]]:
     found: dict[int, tuple[Any, ...]] = {}
     before, steps = 0, list(dis.get_instructions(code))
     for place, step in enumerate(steps):
-        if step.opname == "UNPACK_SEQUENCE":
+        if step.opname in _UNPACKS:
             names = _named(step, iter(steps[place + 1 :]))
             for offset in range(before, step.offset + 1):  # caches between them count as the call
                 found[offset] = names
-        if step.opname != "CACHE":
+        if step.opname not in ("CACHE", "EXTENDED_ARG"):
             before = step.offset
     return found
 
@@ -814,11 +817,15 @@ def _unpacked(code: Any) -> dict[int, tuple[Any, ...]]:
 def _named(step: Any, later: Iterator[Any]) -> tuple[Any, ...]:
     """Return the names that a sequence is taken apart into, those of its parts as tuples."""
     names: list[Any] = []
-    for _ in range(step.arg or 0):
-        nested = ("STORE_", "UNPACK_SEQUENCE")
+    count = step.arg or 0
+    starred = count & 255 if step.opname == "UNPACK_EX" else -1  # the place of `*rest`: it is empty
+    for place in range(count if starred < 0 else starred + 1 + (count >> 8)):
+        nested = ("STORE_", *_UNPACKS)
         at = next((one for one in later if one.opname.startswith(nested)), None)
-        is_deeper = at is not None and at.opname == "UNPACK_SEQUENCE"
+        is_deeper = at is not None and at.opname in _UNPACKS
         names.append(_named(at, later) if is_deeper else str(at.argval) if at else "")
+        if place == starred:
+            names.pop()
     return tuple(names)
 
 
