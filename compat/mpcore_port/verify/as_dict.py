@@ -4,13 +4,20 @@ from __future__ import annotations
 
 import ast
 import dis
+import itertools
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from mpcore_port.verify.module import Module
 
-__all__ = ["asked_at_once", "attribute_at_once", "gives_dict", "taken_as_dict"]
+__all__ = [
+    "asked_at_once",
+    "attribute_at_once",
+    "gives_dict",
+    "read_of_updated",
+    "taken_as_dict",
+]
 
 _OF_DICTS = ("items", "values", "keys", "get", "pop")
 
@@ -59,6 +66,46 @@ def _at_once(code: Any) -> frozenset[int]:
         if step.opname.startswith("CALL") and _asks_next(steps[place + 1], steps[place + 2]):
             found |= set(range(step.offset, steps[place + 1].offset))
     return frozenset(found)
+
+
+def read_of_updated(frame: Any) -> list[str]:
+    """Return what a function reads of a dictionary that it updates now, and that has it not.
+
+    Args:
+        frame: of the function, at the call of ``update``; of any other call nothing is returned.
+    """
+    name = _updated(frame.f_code).get(frame.f_lasti, "")
+    has = frame.f_locals.get(name, {}) if name else {}
+    return [key for key in _read(frame.f_code, name) if key not in has] if name else []
+
+
+@cache
+def _updated(code: Any) -> dict[int, str]:
+    """Return, by offset of a call, the name of the variable whose ``update`` it calls."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    begins: dict[Any, str] = {}
+    found: dict[int, str] = {}
+    for held, step in itertools.pairwise(steps):
+        at = (step.positions.lineno, step.positions.col_offset) if step.positions else None
+        if step.opname in ("LOAD_ATTR", "LOAD_METHOD") and step.argval == "update":
+            begins[at] = held.argval if held.opname.startswith("LOAD_") else ""
+        elif step.opname == "CALL" and at in begins:
+            found[step.offset] = begins[at]
+    return {offset: name for offset, name in found.items() if isinstance(name, str)}
+
+
+@cache
+def _read(code: Any, name: str) -> tuple[str, ...]:
+    """Return the words under which a function reads one of its variables."""
+    steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
+    found = [
+        key.argval
+        for held, key, step in zip(steps, steps[1:], steps[2:], strict=False)
+        if held.opname.startswith("LOAD_") and held.argval == name
+        if key.opname == "LOAD_CONST" and isinstance(key.argval, str)
+        if step.opname.startswith("BINARY_SUBSCR")
+    ]
+    return tuple(dict.fromkeys(found))
 
 
 def _asks_next(following: Any, behind: Any) -> bool:

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 
 from mpcore_port.verify.fields_of_batches import fields_read, handed_on
-from mpcore_port.verify.module import Module, StepError, target_names
+from mpcore_port.verify.module import Module, StepError, bound_names, target_names
 from mpcore_port.verify.roles import LOSS, NETWORK
 
 __all__ = ["Layout", "has_devices", "layout_of", "moves", "taken_apart_at"]
@@ -151,6 +151,8 @@ def taken_apart_at(module: Module, line: int, error: str) -> Layout | None:
 
     Scripts have a batch of more or fewer parts by what their settings say.
     """
+    if unbound := re.search(r"UnboundLocalError: .* local variable '(\w+)'", error):
+        return _asked_type(module, line, unbound[1])
     found = re.search(r"values to unpack \(expected (\d+)", error)
     for node in ast.walk(module.tree) if found is not None else ():
         if not (isinstance(node, ast.Assign) and isinstance(node.value, ast.Name)):
@@ -160,6 +162,30 @@ def taken_apart_at(module: Module, line: int, error: str) -> Layout | None:
         if line in lines and found is not None and len(names) == int(found[1]):
             return Layout("tuple", tuple(names))
     return None
+
+
+def _asked_type(module: Module, line: int, name: str) -> Layout | None:
+    """Return a layout of a type that is asked for before ``name`` is bound; None for none.
+
+    ``if isinstance(data, tuple): given = ... elif isinstance(data, dict): given = data`` binds
+    nothing where a batch is one tensor.
+    """
+    for node in ast.walk(module.tree):
+        if not isinstance(node, ast.If) or node.lineno >= line:
+            continue
+        home = module.enclosing(node, ast.FunctionDef, ast.AsyncFunctionDef)
+        inside = home is not None and home.lineno < line <= (home.end_lineno or 0)  # type: ignore[attr-defined]
+        asked = _IS_TYPE.fullmatch(ast.unparse(node.test)) if inside else None
+        if asked is None or not any(name in bound_names(one) for one in node.body):
+            continue
+        if re.search(r"\b([dD]ict|Mapping)\b", asked[2]):
+            return Layout("dict", ("x",))
+        if re.search(r"\b([lL]ist|Sequence)\b", asked[2]):
+            return Layout("tuple", (f"{asked[1]}[0]", f"{asked[1]}[1]"))
+    return None
+
+
+_IS_TYPE = re.compile(r"isinstance\((\w+), (.+)\)")
 
 
 def _parts_of(name: str, count: int) -> list[str]:

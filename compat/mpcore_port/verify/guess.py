@@ -109,6 +109,11 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         found = inherited(module, owner, stubs.folder, "_mpcore_owner", made=False)
         maker.lines += found.split("; ") if found else []
         maker.said += [BY_NAME] if found else []
+        for method in given_later(module, owner):
+            maker.model = maker.model or held_network(module, owner)
+            more = f"_mpcore_owner.{method.name}({', '.join(maker.arguments(method, skip=True))})"
+            maker.lines.append(more)
+            maker.said.append(f"nothing calls {function_name(module, method)}: {more}")
         name = "" if function.name == "__call__" else f".{function.name}"
         call = f"_mpcore_owner{name}({', '.join(given)})"
         for method in beside if takes else ():
@@ -168,6 +173,57 @@ def _setter(module: Module, owner: ast.AST | None) -> Function | None:
         if _SETTERS.fullmatch(name) and len(method.args.args) - len(method.args.defaults) == 2:
             return method
     return None
+
+
+def given_later(module: Module, owner: ast.ClassDef) -> list[Function]:
+    """Return the methods that hand an object what it trains with, where its script calls none.
+
+    ``def set_optimizer(self, optimizer): self.optimizer = optimizer``, whose attribute is None, or
+    not there, before.
+    """
+    used = [one for one in module.methods(owner).values() if one in module.reached]
+    read = {ast.unparse(node) for one in used for node in walk_all(one) if _is_read_of(node)}
+    return [
+        method
+        for name, method in module.methods(owner).items()
+        if not name.startswith("_")
+        and method not in module.reached
+        and f".{name}(" not in module.text
+        and _hands_over(module, method, read)
+    ]
+
+
+def _hands_over(module: Module, method: Function, read: set[str]) -> bool:
+    """Return whether a method only sets attributes, one of which is what it is given, and read."""
+    if not all(isinstance(one, (ast.Assign, ast.Expr)) for one in method.body):
+        return False
+    given = {arg.arg for arg in method.args.args[1:]}
+    for one in method.body:
+        if not (isinstance(one, ast.Assign) and isinstance(one.value, ast.Name)):
+            continue
+        held = ast.unparse(one.targets[0])
+        others = {ast.unparse(value) for value in module.values(held)} - {one.value.id}
+        if one.value.id in given and held in read and others <= {"None"}:
+            return True
+    return False
+
+
+def _is_read_of(node: ast.AST) -> bool:
+    return isinstance(node, ast.Attribute) and isinstance(node.ctx, ast.Load)
+
+
+def held_network(module: Module, owner: ast.ClassDef) -> str:
+    """Return the code of the network that an object has made itself; "" where that is not known."""
+    init = module.methods(owner).get("__init__")
+    made = [node for node in walk_all(init) if isinstance(node, ast.Assign)] if init else []
+    names = [ast.unparse(one.targets[0]) for one in made if isinstance(one.value, ast.Call)]
+    text = module.text_of(owner)
+    for name in sorted(names, key=lambda one: one != "self.model"):
+        begins, _, last = name.partition(".")
+        asked = f"{name}.parameters()" in text or f"{name}.train()" in text
+        if begins == "self" and NETWORK.fullmatch(last) and asked:
+            return f"_mpcore_owner.{last}"
+    return ""
 
 
 def _data(function: Function) -> list[str]:
@@ -366,7 +422,8 @@ class _Maker:
         for arg, default in pairs:  # "not given" of what a name says a number of
             nothing = isinstance(default, ast.Constant) and default.value is None
             schedules = "sched" in arg.arg and self._is_held(arg.arg, function)
-            if nothing and (SETTINGS.fullmatch(arg.arg) or schedules):
+            several = LOSS.search(arg.arg) and _gives_several(self.module, arg.arg)  # torch's: one
+            if several or (nothing and (SETTINGS.fullmatch(arg.arg) or schedules)):
                 values[arg.arg] = ""
             elif nothing and _is_item_asked(arg.arg, function):  # rates of all steps: none is set
                 if not _may_be_nothing(arg.arg, function):
@@ -490,6 +547,9 @@ class _Maker:
         if _is_list(self.module, name):
             self.said.append(f"{name}: a list of one loader")
             return "[_mpcore_loader()]"
+        if _is_dict(self.module, name):
+            self.said.append(f"{name}: a dictionary of one loader")
+            return '{"loader": _mpcore_loader()}'
         if loaders := held_loaders(self.module, name):
             self.said.append(f"{name}: {', '.join(loaders)} give batches")
             pairs = ", ".join(f'"{one}": _mpcore_loader()' for one in loaders)
@@ -501,6 +561,12 @@ class _Maker:
             return f"_mpcore_{name}"
         if LOSS.search(name) and gives_dict(self.module, name):
             self.said.append(f"{name}: it gives a dict, a stand-in")
+            return f'_mpcore_missing("{name}")'
+        if LOSS.search(name) and _gives_several(self.module, name):
+            self.said.append(f"{name}: it gives several, a stand-in")
+            return f'_mpcore_missing("{name}")'
+        if LOSS.search(name) and _names_others(self.module, name):
+            self.said.append(f"{name}: what it compares has other names, a stand-in")
             return f'_mpcore_missing("{name}")'
         if LOSS.search(name) and _takes_others(name, function):
             self.said.append(f"{name}: it compares more than two, a stand-in")
@@ -624,6 +690,24 @@ def _takes_others(name: str, function: Function) -> bool:
 _BATCH = re.compile(r"(\w+_)?(batch|sample|data)(ed)?(_\w+)?", re.I)
 
 
+def _gives_several(module: Module, name: str) -> bool:
+    """Return whether what a loss gives is taken apart: ``loss, *parts = self.loss_func(x, y)``."""
+    return any(
+        isinstance(node, ast.Assign)
+        and isinstance(node.targets[0], (ast.Tuple, ast.List))
+        and isinstance(node.value, ast.Call)
+        and ast.unparse(node.value.func) in (name, f"self.{name}")
+        for node in ast.walk(module.tree)
+    )
+
+
+def _names_others(module: Module, name: str) -> bool:
+    """Return whether a loss is called by keywords that torch's have not: ``loss_fn(pred=y)``."""
+    calls = (node for node in ast.walk(module.tree) if isinstance(node, ast.Call))
+    own = (node for node in calls if ast.unparse(node.func) in (name, f"self.{name}"))
+    return any(word.arg not in ("input", "target") for node in own for word in node.keywords)
+
+
 def _annotation(name: str, function: Function) -> str:
     """Return what a parameter is said to be; "" where nothing is said."""
     args = function.args
@@ -653,6 +737,18 @@ def _is_list(module: Module, name: str) -> bool:
         if isinstance(node, ast.Subscript) and ast.unparse(node.value) in held:
             return isinstance(node.slice, ast.Constant) and isinstance(node.slice.value, int)
     return False
+
+
+def _is_dict(module: Module, name: str) -> bool:
+    """Return whether what is called ``loaders`` is gone over by its items."""
+    if not re.fullmatch(r"(\w+_)?loaders", name, re.I):
+        return False
+    asked = {f"{held}.{items}()" for held in (name, f"self.{name}") for items in _OF_DICTS}
+    loops = (n for n in ast.walk(module.tree) if isinstance(n, (ast.For, ast.comprehension)))
+    return any(ast.unparse(loop.iter) in asked for loop in loops)
+
+
+_OF_DICTS = ("items", "values", "keys")
 
 
 def held_beside(module: Module, folder: Path, name: str) -> str:

@@ -292,9 +292,24 @@ def givers_of_losses(module: Module, loop: tuple[int, int]) -> list[int]:
             call = node.value if isinstance(node.value, ast.Call) else None
             if call is None:
                 names |= {name for name in _named([node.value]) if LOSS.search(name)}
-            elif _may_be_loss(module, call) and ast.unparse(call.func) not in models:
+                call = _weighted(module, node)
+            if call is None:
+                continue
+            if _may_be_loss(module, call) and ast.unparse(call.func) not in models:
                 lines.add(node.lineno)
     return sorted(lines)
+
+
+def _weighted(module: Module, node: ast.Assign | ast.AugAssign) -> ast.Call | None:
+    """Return the call that is left out of ``loss = 0.1 * criterion(a, b)``; None of other lines."""
+    waiting, operands = [node.value], list[ast.expr]()
+    while waiting:
+        one = waiting.pop()
+        if isinstance(one, ast.BinOp):
+            waiting += [one.left, one.right]
+        operands.append(one)
+    call = failing(module, node.lineno)
+    return call if isinstance(call, ast.Call) and call in operands else None
 
 
 def _may_be_loss(module: Module, call: ast.Call) -> bool:

@@ -18,7 +18,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.stubs.devices import DEVICE
-from mpcore_port.verify.as_dict import asked_at_once, attribute_at_once, taken_as_dict
+from mpcore_port.verify.as_dict import (
+    asked_at_once,
+    attribute_at_once,
+    read_of_updated,
+    taken_as_dict,
+)
 from mpcore_port.verify.asked import Asked, asks_on
 from mpcore_port.verify.environments import Environment, makes_one
 from mpcore_port.verify.kit import TorchKit
@@ -262,7 +267,7 @@ def _of_weights(args: tuple[Any, ...]) -> Any:
 def _in_parts(given: Any, parts: Sequence[Any]) -> Any:
     """Return as many as the caller takes apart; what it calls a loss is a number."""
     if len(parts) < 2:
-        return (given,) if parts else given
+        return (_part(given, parts[0]),) if parts and isinstance(parts[0], str) else given
     return tuple(
         _in_parts(given, part) if isinstance(part, (list, tuple)) else _part(given, part)
         for part in parts
@@ -515,13 +520,16 @@ class StandIn(Missing):
     # --- a word -------------------------------------------------------------------------------
 
     def __eq__(self, other: object) -> Any:
-        """Take the first word that it is compared with: one branch is taken, on both sides.
+        """Be the number that its name says, or the first word that it is compared with.
 
-        A port may compare it with others first: it takes the original's.
+        One branch is taken, on both sides: a port may compare it with others first, and takes the
+        original's.
         """
+        name = self._mpcore_name
+        if type(other) in (int, float) and says_number(name):
+            return bool(_number(self) == other)
         if not isinstance(other, str) or _NOT_TRAINING.search(other):
             return NotImplemented
-        name = self._mpcore_name
         (word,) = _asked[0].of(f"{name}==", lambda: [_words.setdefault(name, other)])
         return bool(word == other)
 
@@ -575,6 +583,14 @@ class StandIn(Missing):
         if isinstance(key, int) and not isinstance(key, bool):
             return StandIn(f"{self._mpcore_name}[{key!r}]")
         return self._mpcore_part(str(key))
+
+    def keys(self) -> Any:
+        """Return what a dictionary is read for later that is updated by this; else a stand-in.
+
+        ``logs.update(evaluate(net))``, and then ``logs["accuracy"] > best``.
+        """
+        wanted = read_of_updated(sys._getframe(1))
+        return wanted or self._mpcore_part("keys")()
 
     def __deepcopy__(self, memo: Any) -> StandIn:
         return StandIn(self._mpcore_name, self._mpcore_classes)
@@ -822,6 +838,9 @@ def _tensors(value: Any) -> Iterator[Any]:
             yield from _tensors(one)
 
 
+_UNPACKS = ("UNPACK_SEQUENCE", "UNPACK_EX")
+
+
 @cache
 def _unpacked(code: Any) -> dict[int, tuple[Any, ...]]:
     """Return, by offset of an instruction, the names that it or the next one takes apart into.
@@ -831,11 +850,11 @@ def _unpacked(code: Any) -> dict[int, tuple[Any, ...]]:
     found: dict[int, tuple[Any, ...]] = {}
     before, steps = 0, list(dis.get_instructions(code))
     for place, step in enumerate(steps):
-        if step.opname == "UNPACK_SEQUENCE":
+        if step.opname in _UNPACKS:
             names = _named(step, iter(steps[place + 1 :]))
             for offset in range(before, step.offset + 1):  # caches between them count as the call
                 found[offset] = names
-        if step.opname != "CACHE":
+        if step.opname not in ("CACHE", "EXTENDED_ARG"):
             before = step.offset
     return found
 
@@ -843,11 +862,15 @@ def _unpacked(code: Any) -> dict[int, tuple[Any, ...]]:
 def _named(step: Any, later: Iterator[Any]) -> tuple[Any, ...]:
     """Return the names that a sequence is taken apart into, those of its parts as tuples."""
     names: list[Any] = []
-    for _ in range(step.arg or 0):
-        nested = ("STORE_", "UNPACK_SEQUENCE")
+    count = step.arg or 0
+    starred = count & 255 if step.opname == "UNPACK_EX" else -1  # the place of `*rest`: it is empty
+    for place in range(count if starred < 0 else starred + 1 + (count >> 8)):
+        nested = ("STORE_", *_UNPACKS)
         at = next((one for one in later if one.opname.startswith(nested)), None)
-        is_deeper = at is not None and at.opname == "UNPACK_SEQUENCE"
+        is_deeper = at is not None and at.opname in _UNPACKS
         names.append(_named(at, later) if is_deeper else str(at.argval) if at else "")
+        if place == starred:
+            names.pop()
     return tuple(names)
 
 
