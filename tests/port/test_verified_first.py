@@ -1,0 +1,88 @@
+"""Steps verified without help: what decorators hand over, and what ports refuse to import."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mpcore_port.engine import port_text
+from mpcore_port.targets import Options, load_target
+from mpcore_port.verify.refused_imports import import_in
+from mpcore_port.verify.roles import number_of, says_number
+from mpcore_port.verify.stand_in import StandIn
+
+from .ports import verified
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+DECORATED = """import torch
+from handed_over import setting
+from ffcv.loader import (  # what the port refuses
+    Loader,
+    OrderOption,
+)
+class Trainer:
+    @setting("data.workers")
+    def __init__(self, workers):
+        self.loader = Loader("train", num_workers=workers, order=OrderOption.RANDOM)
+        self.net = torch.nn.Linear(16, 4).cuda()
+        self.begin()
+        self.scaler = torch.cuda.amp.GradScaler()
+    @setting("sgd.momentum")
+    @setting("sgd.label_smoothing")
+    def begin(self, momentum, *, label_smoothing):
+        self.sgd = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=momentum)
+        self.loss = torch.nn.CrossEntropyLoss(label_smoothing=label_smoothing)
+    @setting("epochs")
+    def train(self, epochs):
+        for epoch in range(epochs):
+            self.one(epoch)
+    @setting("log_level")
+    def one(self, epoch, log_level):
+        for x, y in self.loader:
+            self.sgd.zero_grad()
+            with torch.autocast("cuda"):
+                loss = self.loss(self.net(x.cuda()), y.cuda())
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.sgd)
+            self.scaler.update()
+    @classmethod
+    @setting("world_size")
+    def begun(cls, world_size):
+        cls().train()
+if __name__ == "__main__":
+    Trainer.begun()
+"""
+
+
+def test_decorators_that_are_not_there_hand_over_arguments() -> None:
+    setting = StandIn("fastargs.param", imported=True)
+
+    @setting("lr.momentum")
+    @setting("lr.kind")
+    def begin(net: str, momentum: float, kind: object, use_amp: object, *, more: int = 3) -> object:
+        return net, momentum, repr(kind), use_amp, more
+
+    assert begin("net") == ("net", 0.9, "<not there: args.kind>", True, 3)
+    assert begin("net", 0.5, kind="sgd", use_amp=False) == ("net", 0.5, "'sgd'", False, 3)
+
+
+def test_the_kind_of_a_schedule_is_no_number() -> None:
+    assert not says_number("lr_schedule_type")
+    assert number_of("lr_schedule") == number_of("cosine_scheduler") == 0.01
+
+
+def test_a_refused_import_of_several_lines_is_said_whole() -> None:
+    found = port_text(DECORATED, load_target("torch_npu"), Options())
+    whole = "from ffcv.loader import Loader, OrderOption"
+    assert f'OrderOption = _mpcore_refused("{whole}: ' in found.text
+    assert import_in(f"{whole}: because") is not None
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_what_decorators_hand_over_is_verified_and_what_is_refused(tmp_path: Path) -> None:
+    done = verified(DECORATED, tmp_path, ("float32", "mixed"), "torch_npu")
+    assert done.passed, done.lines()
