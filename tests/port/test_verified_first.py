@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from mpcore_port.engine import port_text
+from mpcore_port.stubs.devices import _of_one_rank
 from mpcore_port.targets import Options, load_target
 from mpcore_port.verify.refused_imports import import_in
 from mpcore_port.verify.roles import number_of, says_number
@@ -86,3 +88,63 @@ def test_a_refused_import_of_several_lines_is_said_whole() -> None:
 def test_what_decorators_hand_over_is_verified_and_what_is_refused(tmp_path: Path) -> None:
     done = verified(DECORATED, tmp_path, ("float32", "mixed"), "torch_npu")
     assert done.passed, done.lines()
+
+
+SHARED = """import torch
+from torch import nn
+from nets import make
+def main(loader, rank=0):
+    torch.distributed.init_process_group("nccl", init_method="env://", world_size=1, rank=0)
+    plain = nn.Sequential(nn.Linear(16, 4), nn.BatchNorm1d(4))
+    plain = nn.SyncBatchNorm.convert_sync_batchnorm(plain).to(rank)
+    plain = nn.parallel.DistributedDataParallel(plain, device_ids=[rank])
+    net = make("net").to(rank)
+    groups = [{"params": net.get_slow_params(), "lr": 0.01}]
+    groups.append({"params": net.get_fast_params(), "lr": 0.1})
+    adam = torch.optim.AdamW(groups + [{"params": plain.parameters()}], lr=0.1)
+    scaler = torch.cuda.amp.GradScaler()
+    for x, y in loader:
+        adam.zero_grad()
+        with torch.autocast("cuda"):
+            loss = nn.functional.cross_entropy(plain(x.to(rank)), y.to(rank))
+            loss = loss + net(x.to(rank)).float().square().mean()
+        scaler.scale(loss).backward()
+        scaler.step(adam)
+        scaler.update()
+"""
+
+
+def test_groups_of_one_network_share_its_weights() -> None:
+    net = StandIn("net")
+    slow = net.get_slow_params()
+    assert len(slow) == 4
+    fast = net.get_fast_params()
+    assert len(slow) == len(fast) == 2
+    torch.optim.SGD([{"params": slow}, {"params": fast, "lr": 0.1}], lr=0.01)
+    assert net.get_slow_params() is slow
+
+
+def test_the_same_method_gives_others_by_what_it_is_called_with() -> None:
+    net = StandIn("net")
+    slow, fast = net.get_params(key="1x"), net.get_params(key="10x")
+    assert not {*map(id, slow)} & {*map(id, fast)}
+
+
+def test_layers_that_are_synchronized_stand_on_any_device(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.distributed, "is_initialized", lambda: True)
+    monkeypatch.setattr(torch.distributed, "get_world_size", lambda _: 1)
+    plain = torch.nn.modules.batchnorm._BatchNorm.forward
+    forward = _of_one_rank(torch.nn.SyncBatchNorm.forward, plain)
+    x = torch.arange(12.0).reshape(4, 3).square()
+    layer, other = torch.nn.SyncBatchNorm(3), torch.nn.BatchNorm1d(3)
+    assert torch.equal(forward(layer, x), other(x))
+    assert torch.equal(layer.running_var, other.running_var)
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_groups_and_synchronized_layers_are_verified(tmp_path: Path) -> None:
+    done = verified(SHARED, tmp_path, ("float32", "mixed"), "torch_npu")
+    assert done.passed, done.lines()
+    assert done.step is not None
+    assert not done.step["without_forward"]
