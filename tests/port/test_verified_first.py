@@ -10,6 +10,8 @@ import torch
 from mpcore_port.engine import port_text
 from mpcore_port.stubs.devices import _of_one_rank
 from mpcore_port.targets import Options, load_target
+from mpcore_port.verify.absent import _to_networks
+from mpcore_port.verify.extract import extract
 from mpcore_port.verify.refused_imports import import_in
 from mpcore_port.verify.roles import number_of, says_number
 from mpcore_port.verify.stand_in import StandIn
@@ -148,3 +150,52 @@ def test_groups_and_synchronized_layers_are_verified(tmp_path: Path) -> None:
     assert done.passed, done.lines()
     assert done.step is not None
     assert not done.step["without_forward"]
+
+
+TERMS = """import torch
+from augments import Flip, Shift
+from geometry import Pose, runs, shapes
+def main(net, loader, optimizer, scaler, epochs):
+    flips = torch.nn.Sequential(Flip(), Shift(by=3))
+    history = runs.history
+    for epoch in range(len(history), epochs):
+        for x, y in loader:
+            pose = Pose(flips(x.cuda())).inv()
+            total = 0.0
+            for i, (out, (low, high), *more) in enumerate(net(pose, y.cuda())):
+                loss = shapes(out, low.inv() * high).log()
+                total = total + loss
+            optimizer.zero_grad()
+            scaler.scale(total).backward()
+            scaler.step(optimizer)
+            scaler.update()
+"""
+
+
+def test_a_loop_without_its_forward_pass_takes_one_turn_apart(tmp_path: Path) -> None:
+    step = extract(TERMS, tmp_path, forward=False)
+    assert "for i, (out, (low, high), *more) in _mpcore_turn((0, (0, (0, 0, ), ), )):" in step.body
+    assert (11, "one turn in place of enumerate(net(pose, y.cuda()))") in step.replaced
+
+
+def test_modules_of_torch_hold_networks_that_are_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    add = _to_networks(torch.nn.Module.add_module)
+    monkeypatch.setattr(torch.nn.Module, "add_module", add)
+    held = torch.nn.Sequential(StandIn("augments.Flip")(), torch.nn.ReLU())
+    assert isinstance(held[0], torch.nn.Module)
+    listed = torch.nn.ModuleList([StandIn("nets.Head")(10)])
+    assert len(list(listed.parameters())) == 4
+
+
+def test_no_epoch_was_before_the_first() -> None:
+    assert len(StandIn("runs.history")) == 0
+    assert len(StandIn("runs.dataset")) > 0
+
+
+@pytest.mark.slow
+@pytest.mark.nightly
+def test_terms_of_what_no_tensor_can_do_are_verified_without_them(tmp_path: Path) -> None:
+    done = verified(TERMS, tmp_path, ("float32", "mixed"), "torch_npu")
+    assert done.passed, done.lines()
+    assert done.step is not None
+    assert done.step["without_forward"]

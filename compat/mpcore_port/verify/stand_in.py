@@ -64,6 +64,7 @@ _HERE = tuple(  # files whose functions hand on; probe has something in the plac
 _NAME = 40  # characters of a file's name
 _LENGTH = 1024  # of a data set: scripts ask for enough
 _OF_NETWORK = "of a network"  # a loss that is handed a network, and nothing that it made
+_HISTORY = re.compile(r"(^|[._])history$", re.I)  # of epochs: none was before the first
 _form = ["scores"]
 _kit: list[Any] = [TorchKit()]
 _asked = [Asked()]
@@ -534,7 +535,7 @@ class StandIn(Missing):
         return f"mpcore_{last}"[:_NAME] if last else "mpcore"  # folders beside files
 
     def __len__(self) -> int:
-        return _LENGTH
+        return 0 if _HISTORY.search(self._mpcore_name) else _LENGTH
 
     __fspath__ = __format__ = lambda self, *_: str(self)
 
