@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 import pytest
@@ -11,7 +12,10 @@ from mpcore_port.engine import port_text
 from mpcore_port.stubs.devices import _of_one_rank
 from mpcore_port.targets import Options, load_target
 from mpcore_port.verify.absent import _to_networks
+from mpcore_port.verify.beside import in_order
 from mpcore_port.verify.extract import extract
+from mpcore_port.verify.left_out import failing, makers_of_models, may_go
+from mpcore_port.verify.module import module_of
 from mpcore_port.verify.refused_imports import import_in
 from mpcore_port.verify.roles import number_of, says_number
 from mpcore_port.verify.stand_in import StandIn
@@ -199,3 +203,34 @@ def test_terms_of_what_no_tensor_can_do_are_verified_without_them(tmp_path: Path
     assert done.passed, done.lines()
     assert done.step is not None
     assert done.step["without_forward"]
+
+
+def test_no_module_beside_a_script_hides_the_package_that_it_is_part_of(tmp_path: Path) -> None:
+    inner = tmp_path / "net" / "model"
+    inner.mkdir(parents=True)
+    (inner / "other.py").touch()
+    assert in_order(inner, [tmp_path]) == [str(tmp_path), str(inner)]
+    (inner / "net.py").touch()
+    assert in_order(inner, [tmp_path]) == [str(tmp_path)]
+    (tmp_path / "net" / "__init__.py").touch()
+    assert in_order(inner, [tmp_path]) == [str(tmp_path), str(inner)]
+
+
+WRAPPED = """import torch
+from nets import Net
+def main(loader):
+    net = torch.nn.parallel.DistributedDataParallel(Net(3).cuda(), device_ids=[0])
+    sgd = torch.optim.SGD(net.parameters(), lr=0.1)
+    for x in loader:
+        net(x).mean().backward()
+        sgd.step()
+"""
+
+
+def test_a_network_that_is_wrapped_where_it_is_made_may_be_left_out() -> None:
+    module = module_of(WRAPPED)
+    left = failing(module, 4)
+    assert left is not None
+    assert ast.unparse(left) == "Net(3)"
+    assert may_go(module, 4, (6, 8))
+    assert makers_of_models(module) == [4]
