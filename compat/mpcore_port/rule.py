@@ -9,6 +9,7 @@ report.
 
 from __future__ import annotations
 
+import ast
 from dataclasses import asdict, dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, TypeVar, cast
@@ -217,7 +218,7 @@ class At:
         It takes the place of an expression: of a function that is called, of a name. A name that
         something is asked of raises at once, one that is handed on where it is used.
         """
-        call = self.refusal(old, f"{code_of(old).splitlines()[0]}: {reason}")
+        call = self.refusal(old, f"{_shown(old)}: {reason}")
         self.note(rule, old, call, "refused", reason)
         return cst.Call(call) if asks_at_once(old, self.names) else call
 
@@ -304,6 +305,14 @@ class At:
         plain = f"import {qualified}{alias}"
         self.need(f"from {module} import {last}{alias}" if module else plain, after)
         return name
+
+
+def _shown(old: cst.CSTNode) -> str:
+    """Return the first line of a node's code; an import of several lines as one, whole."""
+    text = code_of(old).strip()
+    if isinstance(old, (cst.Import, cst.ImportFrom)) and "\n" in text:
+        return ast.unparse(ast.parse(text))
+    return text.splitlines()[0]
 
 
 def _with_old(edit: Edit, old: str) -> Edit:

@@ -415,6 +415,22 @@ def _network(module: Any) -> Any:
     return module if made is None else made()
 
 
+def _pass(*_: Any) -> None:
+    """Do nothing: layers that are synchronized may stand on the CPU, where devices are."""
+
+
+def _of_one_rank(synchronized: Any, plain: Any) -> Any:
+    """Return the forward pass of ``SyncBatchNorm``: with one rank the plain one, on any device."""
+
+    @functools.wraps(synchronized)
+    def forward(self: Any, x: Any) -> Any:
+        group = torch.distributed
+        many = group.is_initialized() and group.get_world_size(self.process_group) > 1
+        return synchronized(self, x) if many else plain(self, x)
+
+    return forward
+
+
 def _move_parallel(kind: str) -> None:
     group = torch.distributed.init_process_group
     wrapped = torch.nn.parallel.DistributedDataParallel.__init__
@@ -453,6 +469,9 @@ def _move_parallel(kind: str) -> None:
     torch.distributed.is_nccl_available = lambda: True
     torch.distributed.is_hccl_available = lambda: True
     torch.nn.parallel.DistributedDataParallel.__init__ = init
+    torch.nn.parallel.DistributedDataParallel._passing_sync_batchnorm_handle = _pass
+    norm = torch.nn.SyncBatchNorm
+    norm.forward = _of_one_rank(norm.forward, torch.nn.modules.batchnorm._BatchNorm.forward)
 
     @functools.wraps(torch.nn.DataParallel.__init__)
     def refused(*_: Any, **__: Any) -> None:

@@ -240,7 +240,7 @@ def _give_words() -> None:
 def _take_numbers(torch: Any) -> None:
     """Let tensors be filled with numbers that are not there, and optimizers have them as rates.
 
-    Tensors and modules are moved to what is not there: the device.
+    Tensors and modules are moved to what is not there: the device. Modules hold others.
     """
     from mpcore_port.verify.kit import TorchKit
     from mpcore_port.verify.stand_in import number_like, numbers_in, place_like
@@ -257,6 +257,7 @@ def _take_numbers(torch: Any) -> None:
     for held in (torch.Tensor, torch.nn.Module):
         held.to = _to_places(held.to, place_like)
     torch.nn.Module.__setattr__ = _keeping_weights(torch.nn.Module.__setattr__)
+    torch.nn.Module.add_module = _to_networks(torch.nn.Module.add_module)
     torch.Tensor.__setitem__ = lambda one, index, value: fill(one, index, number_like(value))
     torch.optim.Optimizer.__init__ = functools.wraps(make)(begin)
 
@@ -271,6 +272,17 @@ def _keeping_weights(give: Any) -> Any:
             give(module, name, value)
 
     return set_
+
+
+def _to_networks(add: Any) -> Any:
+    """Let ``nn.Sequential(*augments)`` and lists of modules hold networks that are not there."""
+
+    @functools.wraps(add)
+    def hold(one: Any, name: str, module: Any) -> None:
+        network = getattr(type(module), "_mpcore_module", None)
+        add(one, name, module if network is None else network(module))
+
+    return hold
 
 
 def _to_places(to: Any, place_like: Any) -> Any:

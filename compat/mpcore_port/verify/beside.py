@@ -50,10 +50,21 @@ def _package(folder: Path, level: int) -> tuple[Path, Path]:
 
 
 def in_order(folder: Path, above: Sequence[Path]) -> list[str]:
-    """Return the folders that a script imports from; its own last, if it is part of a package."""
-    part = any(folder.is_relative_to(at) and at != folder for at in above)
-    packaged = part and not (folder / "setup.py").exists()
-    return [str(path) for path in ([*above, folder] if packaged else [folder, *above])]
+    """Return the folders that a script imports from; its own last, if it is part of a package.
+
+    It is none of them where a module in it would be found in the place of that package.
+    """
+    inside = [at for at in above if folder.is_relative_to(at) and at != folder]
+    packaged = inside and not (folder / "setup.py").exists()
+    hidden = packaged and any(_hides(folder, at) for at in inside)
+    own = [] if hidden else [folder]
+    return [str(path) for path in ([*above, *own] if packaged else [folder, *above])]
+
+
+def _hides(folder: Path, above: Path) -> bool:
+    """Return whether ``net/model/net.py`` hides ``net``: a folder that says of no package."""
+    name = folder.relative_to(above).parts[0]
+    return (folder / f"{name}.py").is_file() and not (above / name / "__init__.py").is_file()
 
 
 def roots(tree: ast.AST, folder: Path) -> list[Path]:

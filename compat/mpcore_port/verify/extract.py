@@ -24,7 +24,13 @@ from mpcore_port.verify.required import required_arguments
 from mpcore_port.verify.roles import OF_WEIGHTS
 from mpcore_port.verify.settings_files import named_in
 from mpcore_port.verify.stubs import STREAM, Stubs
-from mpcore_port.verify.without_forward import STANDS, plain_batch, plain_layout, without_forward
+from mpcore_port.verify.without_forward import (
+    STANDS,
+    TURN,
+    plain_batch,
+    plain_layout,
+    without_forward,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -56,6 +62,7 @@ _mpcore_never = False
 _mpcore_always = True
 _mpcore_once = [0]
 _mpcore_none = []
+_mpcore_turn = lambda _mpcore_one: [_mpcore_one]
 _mpcore_short = int
 _mpcore_counted = list
 _mpcore_install({given}, {gone!r})
@@ -343,6 +350,8 @@ def _what(text: str) -> str:
         return "a number made of weights"
     if (said := STANDS.get(text)) is not None:
         return said
+    if text.startswith(f"{TURN}("):
+        return "one turn"
     if "_mpcore_spawn" in text:
         return "one process"
     if text.startswith("_mpcore_give"):

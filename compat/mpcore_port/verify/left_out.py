@@ -52,6 +52,7 @@ _EVALUATES = re.compile(r"eval|valid|test|estimate|infer|sample|generate", re.I)
 _IN_PLACE = re.compile(r"[a-z]_\(|\.data\b")
 _MOVES = re.compile(r"update|ema|average", re.I)
 _PEELED = {"to", "cuda", "train", "half", "float", "npu", "requires_grad_", "bfloat16"}
+_WRAPS = re.compile(r"(^|\.)(\w*DataParallel|DDP|convert_sync_batchnorm)$")
 _OF_TENSORS = {"mean", "sum", "float", "view", "to", "item", "squeeze", "detach", "clone", "log"}
 _OURS = ("torch.", "apex.")
 
@@ -347,9 +348,12 @@ def _is_optimizer(name: str) -> bool:
 
 
 def _peeled(node: ast.expr) -> ast.Call | None:
-    """Return the call behind ``.to(device)`` and the like."""
+    """Return the call behind ``.to(device)`` and the like, and inside of what wraps a network."""
     while isinstance(node, ast.Call):
         func = node.func
+        if _WRAPS.search(ast.unparse(func)) and node.args and isinstance(node.args[0], ast.Call):
+            node = node.args[0]
+            continue
         if not (isinstance(func, ast.Attribute) and func.attr in _PEELED):
             return node
         node = func.value

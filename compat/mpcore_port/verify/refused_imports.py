@@ -12,6 +12,7 @@ if TYPE_CHECKING:
 
 __all__ = ["import_in", "refused_imports", "stand_in_for_refused"]
 
+_REFUSED = "_mpcore_refused"  # refusals.REFUSED, whose module reads code
 _STUB = re.compile(r'_refused\("((?:import|from) [^":]+): ')
 
 
@@ -42,18 +43,21 @@ def stand_in_for_refused(absent: Callable[[str], Any]) -> None:
     Args:
         absent: gives what stands in for a module; None for one that is installed.
     """
-    refusal = sys.modules.get("mpcore_port_runtime.refusal")
-    if refusal is None:
-        return
-    refused = refusal.refused
+    runtime = sys.modules.get("mpcore_port_runtime.refusal")
+    script = sys._getframe(2).f_globals  # a port to torch_npu has the class in itself
+    for held, name in ((vars(runtime) if runtime else {}, "refused"), (script, _REFUSED)):
+        if name in held:
+            held[name] = _giving(held[name], absent)
 
+
+def _giving(refused: Callable[[str], Any], absent: Callable[[str], Any]) -> Callable[[str], Any]:
     def give(reason: str) -> Any:
         frame = sys._getframe(1)
         found = import_in(reason)
         made = None if found is None else _given(found, frame, absent)
         return refused(reason) if made is None else made
 
-    vars(refusal)["refused"] = give
+    return give
 
 
 def _given(found: ast.Import | ast.ImportFrom, frame: Any, absent: Callable[[str], Any]) -> Any:

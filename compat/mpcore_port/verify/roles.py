@@ -58,10 +58,14 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     (r"(\w+_)?(momentum|beta_?1(_\w+)?|decay|ema_decay)", 0.9),
     (r"(\w+_)?beta_?2(_\w+)?", 0.999),
     (r"(\w+_)?(eps|epsilon)", 1e-8),
+    (r"(label_?)?smoothing", 0.1),
     (r"(pct|percent|ratio|frac(tion)?|prob(ability)?)_\w+|\w+_(pct|ratio|frac(tion)?|prob)", 0.3),
     (r"(\w+_)?(clip\w*|max_norm)|clip_grad\w*", 1.0),
     # lr_schedule[it], cosine_scheduler(...)[it]; what steps, and what makes schedulers, is none
-    (r"(?!(lr|warm_?up|plateau)_(\w+_)?scheduler|create|make|build|get)\w+_schedul\w*", 0.01),
+    (
+        r"(?!(lr|warm_?up|plateau)_(\w+_)?scheduler|create|make|build|get)\w+_schedul(e|er|ing)s?",
+        0.01,
+    ),
     (r"(\w+_)?(local_rank|rank|gpu|(start|first|last)_?epoch|seed|start\w*|index|gpu_id)", 0),
     (r"(\w+_)?(max|num|total|n)_?(train_)?(steps|iters?|iterations|batches|updates)", 64),
     (r"(get_)?cycle_len(gth)?", 6400),

@@ -70,6 +70,7 @@ _NAME = 40  # characters of a file's name
 _LENGTH = 1024  # of a data set: scripts ask for enough
 _THROUGH = "through a network"  # an answer to which the network that is handed in adds
 _OF_NETWORK = "of a network"  # a loss that is handed a network, and nothing that it made
+_HISTORY = re.compile(r"(^|[._])history$", re.I)  # of epochs: none was before the first
 _form = ["scores"]
 _kit: list[Any] = [TorchKit()]
 _asked = [Asked()]
@@ -397,15 +398,26 @@ class StandIn(Missing):
         places = _asked[0].of(f"{self._mpcore_name}()", lambda: _bound_anew(frame, args))
         return [args[place] for place in places if place < len(args)]
 
-    def _mpcore_some(self) -> list[Any]:
-        """Return what ``net.backbone_parameters()`` gives an optimizer: all; [] for other calls."""
+    def _mpcore_some(self, given: Any) -> list[Any]:
+        """Return what ``net.backbone_parameters()`` gives an optimizer; [] for other calls.
+
+        It is all, where nothing else of the kind is asked of the network: each gets its share then,
+        in the lists that were handed out before, too.
+
+        Args:
+            given: what it is called with: ``net.get_params(key="1x")`` gives others with "10x".
+        """
         owner, last = self._mpcore_owner, self._mpcore_name.rpartition(".")[2]
         if type(owner) is not StandIn or not re.fullmatch(r"\w+_param(eter)?s", last):
             return []
         if SETTINGS.fullmatch(owner._mpcore_name.rpartition(".")[2]):
             return []
-        groups: list[Any] = _kit[0].parameters(owner._mpcore_module())
-        return groups
+        shares: dict[str, list[Any]] = vars(owner).setdefault("_mpcore_shares", {})
+        mine = shares.setdefault(f"{last}{given}", [])
+        every = _kit[0].parameters(owner._mpcore_module())
+        for place, share in enumerate(shares.values()):
+            share[:] = every[place :: len(shares)]
+        return mine
 
     def _mpcore_groups(self) -> list[Any]:
         """Return what an optimizer is made for that a network makes itself; [] for no such call."""
@@ -430,8 +442,10 @@ class StandIn(Missing):
             return Environment(lambda: len(names_wanted(sys._getframe(2))))
         if self._mpcore_name.endswith(".backward") and args:
             return args[0].backward()  # of what hosts a loop
-        if lent := _lent(self._mpcore_name, (*args, *kwargs.values())) or self._mpcore_some():
+        if lent := _lent(self._mpcore_name, (*args, *kwargs.values())):
             return lent
+        if some := self._mpcore_some((args, kwargs)):
+            return some
         groups = _groups(self._mpcore_name, (*args, *kwargs.values())) or self._mpcore_groups()
         if groups and "norm" in self._mpcore_name.rpartition(".")[2].lower():
             return _kit[0].number(1.0)  # get_grad_norm(net.parameters())
@@ -552,7 +566,7 @@ class StandIn(Missing):
         return f"mpcore_{last}"[:_NAME] if last else "mpcore"  # folders beside files
 
     def __len__(self) -> int:
-        return _LENGTH
+        return 0 if _HISTORY.search(self._mpcore_name) else _LENGTH
 
     __fspath__ = __format__ = lambda self, *_: str(self)
 

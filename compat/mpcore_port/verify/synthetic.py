@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
 import types
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.asked import only_asks
 from mpcore_port.verify.inputs import draw, split_form
-from mpcore_port.verify.roles import NETWORK, SETTINGS
+from mpcore_port.verify.roles import NETWORK, SETTINGS, flag_of, number_of, says_number
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -197,7 +198,8 @@ class _Base:
 class Missing:
     """Something that is not there, such as ``wandb``: takes every call and attribute, does nothing.
 
-    As a decorator it gives back what it decorates; ``tqdm`` gives back what it is put around.
+    As a decorator it gives back what it decorates, and arguments that a caller leaves to it;
+    ``tqdm`` gives back what it is put around.
     """
 
     def __init__(self, name: str) -> None:
@@ -256,7 +258,7 @@ def passes_on(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if alone and isinstance(args[0], (types.FunctionType, type)):
         if name == "hydra.main":  # it calls the function with a configuration
             return functools.partial(args[0], missing("cfg"))
-        return args[0]
+        return _filled(args[0]) if isinstance(args[0], types.FunctionType) else args[0]
     if name.endswith(".prepare") and args and not kwargs:  # of what hosts a loop
         return args if len(args) > 1 else args[0]
     last = name.rpartition(".")[2]
@@ -265,6 +267,46 @@ def passes_on(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         held = range(*map(int, args)) if counted else args[0]
         return Bar(held) if isinstance(held, (range, enumerate, zip)) else held
     return None
+
+
+def _filled(function: Any) -> Any:
+    """Return a function that has settings, by their names, in the place of arguments not given.
+
+    Decorators of fastargs, click, sacred and gin hand them over: ``@param("lr.momentum")``.
+    """
+    signature = inspect.signature(function)
+    empty, named = inspect.Parameter.empty, (inspect.Parameter.POSITIONAL_OR_KEYWORD, _NAMED)
+    wanted = [n for n, p in signature.parameters.items() if p.default is empty and p.kind in named]
+    if not wanted or hasattr(function, "_mpcore_filled"):
+        return function
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        try:
+            given = signature.bind_partial(*args, **kwargs).arguments
+        except TypeError:
+            return function(*args, **kwargs)
+        more = {name: _of_settings(name) for name in wanted if name not in given}
+        return function(*args, **kwargs, **more)
+
+    call._mpcore_filled = True  # type: ignore[attr-defined]  # by one of several decorators
+    return call
+
+
+_NAMED = inspect.Parameter.KEYWORD_ONLY
+
+
+def _of_settings(name: str) -> Any:
+    """Return what settings have of that name: a number, a flag, or something that is not there."""
+    if SETTINGS.fullmatch(name):
+        return missing(name)
+    if flag_of(f"args.{name}"):
+        return True
+    if says_number(name):
+        return number_of(name)
+    settings = missing("args")
+    part = getattr(type(settings), "_mpcore_part", None)
+    return missing(f"args.{name}") if part is None else part(settings, name)
 
 
 def missing(name: str, *, imported: bool = False) -> Missing:

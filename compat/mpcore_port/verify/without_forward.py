@@ -23,7 +23,16 @@ if TYPE_CHECKING:
 
     from mpcore_port.verify.module import Function, Module
 
-__all__ = ["ALWAYS", "NONE", "STANDS", "Removed", "plain_batch", "plain_layout", "without_forward"]
+__all__ = [
+    "ALWAYS",
+    "NONE",
+    "STANDS",
+    "TURN",
+    "Removed",
+    "plain_batch",
+    "plain_layout",
+    "without_forward",
+]
 
 _LOSS = "_mpcore_missing({what!r})({given})"
 _SOME = "_mpcore_some()"
@@ -32,6 +41,7 @@ NONE = "_mpcore_none"
 """What a loop goes over that stays to be read, and does not run."""
 ALWAYS = "_mpcore_always"
 """A test whose first branch is taken."""
+TURN = "_mpcore_turn"  # one turn, of what is taken apart
 _ONCE, _CONTEXT = "_mpcore_once", "_mpcore_context()"
 STANDS = {NONE: "no turn", _ONCE: "one turn", ALWAYS: "its first branch", _CONTEXT: "nothing"}
 """What stands for what a step asks of a batch, and what a report calls it."""
@@ -105,6 +115,14 @@ def plain_layout(target: ast.expr) -> Layout:
     names: list[str] = []
     form = _plain_form(target, names)
     return Layout("made", tuple(names), form)
+
+
+def _form(target: ast.expr) -> str:
+    """Return code of what ``target`` takes apart: zeros, in tuples."""
+    if not isinstance(target, (ast.Tuple, ast.List)):
+        return "0"
+    plain = (one for one in target.elts if not isinstance(one, ast.Starred))
+    return f"({''.join(f'{_form(one)}, ' for one in plain)})"
 
 
 def plain_batch(names: Sequence[str]) -> Layout:
@@ -210,7 +228,8 @@ class _Removing:
                 self._drop(one, at)
                 return
             if isinstance(one, _FORS):
-                self.removed.calls[head] = _ONCE
+                form = _form(one.target)
+                self.removed.calls[head] = _ONCE if form == "0" else f"{TURN}({form})"
                 at.gone |= set(_dotted_in(one.target))
             else:
                 self.removed.calls[head] = ALWAYS if self._is_needed(one.body, at) else NEVER
