@@ -256,3 +256,17 @@ def test_a_defect_of_verification_loses_no_port(
     found = verified(REPORTED, tmp_path, ("float32",), target="torch_npu")
     assert "a defect, please report" in "\n".join(found.lines())
     assert not found.passed
+
+
+PARALLEL = '''E
+cat /tmp/dp.py | sed 's/^/&/' > /tmp/dp_body.txt; python3 - <<'E'
+p='/work/me/tests/port/test_verified_third.py'; s=open(p).read()
+i=s.rindex("PARALLEL = ")
+s=s[:i]+'PARALLEL = """'+open('/tmp/dp.py').read()+'''"""
+
+
+def test_a_class_of_data_parallel_runs_on_one_device(tmp_path: Path) -> None:
+    found = verified(PARALLEL, tmp_path, ("float32", "mixed"), target="torch_npu", losses=6)
+    assert found.passed, "\\n".join(found.lines())
+'''
+open(p,'w').write(s)

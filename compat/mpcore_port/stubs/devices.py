@@ -456,8 +456,18 @@ def _move_parallel(kind: str) -> None:
     @functools.wraps(torch.nn.DataParallel.__init__)
     def alone(self: Any, module: Any, *_: Any, **__: Any) -> None:
         torch.nn.Module.__init__(self)
-        self.module, self.device_ids = _network(module), []
+        own = type(self).scatter is not parts  # it is asked for the part of the one device
+        self.module, self.device_ids = _network(module), [0] if own else []
+        self.dim, self.output_device = 0, 0
 
+    @functools.wraps(torch.nn.DataParallel.forward)
+    def run(self: Any, *inputs: Any, **kwargs: Any) -> Any:
+        if not self.device_ids:
+            return self.module(*inputs, **kwargs)
+        inputs, kwargs = self.scatter(inputs, kwargs, self.device_ids)
+        return self.module(*(inputs[0] if inputs else ()), **(kwargs[0] if kwargs else {}))
+
+    parts = torch.nn.DataParallel.scatter
     held = torch.nn.Module.__setattr__
 
     @functools.wraps(held)
@@ -479,3 +489,5 @@ def _move_parallel(kind: str) -> None:
         raise RuntimeError(msg)
 
     torch.nn.DataParallel.__init__ = refused if kind == "npu" else alone
+    if kind != "npu":
+        torch.nn.DataParallel.forward = run
