@@ -452,8 +452,26 @@ class _Around(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 class DataParallel(_Around):
     """A Cell on the one device that a process has, as torch runs it where there is one.
 
+    Classes that derive from it have their own ``scatter`` asked for the part of that device.
     Source: torch/nn/parallel/data_parallel.py, torch 2.13.0.
     """
+
+    def __init__(
+        self, module: Any, device_ids: Any = None, output_device: Any = None, dim: int = 0
+    ) -> None:
+        super().__init__(module)
+        self.device_ids, self.output_device, self.dim = [0], 0, dim
+
+    def construct(self, *inputs: Any, **kwargs: Any) -> Any:
+        """Run the Cell; by what an heir's ``scatter`` gives the device, where it has one."""
+        if type(self).scatter is DataParallel.scatter:
+            return super().construct(*inputs, **kwargs)
+        inputs, kwargs = self.scatter(inputs, kwargs, self.device_ids)
+        return self.module(*(inputs[0] if inputs else ()), **(kwargs[0] if kwargs else {}))
+
+    def scatter(self, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
+        """Return what each device gets: the one has all."""
+        return [inputs], [kwargs]
 
 
 def run_on_devices(module: Any, inputs: Any, module_kwargs: Any = None) -> Any:
