@@ -53,7 +53,7 @@ def _replace() -> None:
     ops.Softmax.__call__ = _apart(ops.Softmax.__call__, lambda self: self.axis)
     kind = type(_LIVING)
     if _LIVING is not None and kind is not ops.Softmax:
-        kind.__call__ = _apart(kind.__call__, lambda _, axis: axis)
+        kind.__call__ = _apart(kind.__call__, lambda _, axis: axis)  # type: ignore[method-assign]
 
 
 _replace()

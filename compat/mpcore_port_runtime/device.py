@@ -466,8 +466,8 @@ class DataParallel(_Around):
         """Run the Cell; by what an heir's ``scatter`` gives the device, where it has one."""
         if type(self).scatter is DataParallel.scatter:
             return super().construct(*inputs, **kwargs)
-        inputs, kwargs = self.scatter(inputs, kwargs, self.device_ids)
-        return self.module(*(inputs[0] if inputs else ()), **(kwargs[0] if kwargs else {}))
+        args, words = self.scatter(inputs, kwargs, self.device_ids)
+        return self.module(*(args[0] if args else ()), **(words[0] if words else {}))
 
     def scatter(self, inputs: Any, kwargs: Any, device_ids: Any) -> Any:
         """Return what each device gets: the one has all."""

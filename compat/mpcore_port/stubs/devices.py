@@ -464,8 +464,8 @@ def _move_parallel(kind: str) -> None:
     def run(self: Any, *inputs: Any, **kwargs: Any) -> Any:
         if not self.device_ids:
             return self.module(*inputs, **kwargs)
-        inputs, kwargs = self.scatter(inputs, kwargs, self.device_ids)
-        return self.module(*(inputs[0] if inputs else ()), **(kwargs[0] if kwargs else {}))
+        args, words = self.scatter(inputs, kwargs, self.device_ids)
+        return self.module(*(args[0] if args else ()), **(words[0] if words else {}))
 
     parts = torch.nn.DataParallel.scatter
     held = torch.nn.Module.__setattr__

@@ -87,7 +87,9 @@ def _only_read(module: Module, cls: ast.ClassDef, *, made: bool) -> list[str]:
         called = {
             node.func.attr
             for node in ast.walk(one)
-            if isinstance(node, ast.Call) and _of_self(node.func)
+            if isinstance(node, ast.Call)
+            and isinstance(node.func, ast.Attribute)
+            and _of_self(node.func)
         }
         for statement in one.body:
             targets = statement.targets if isinstance(statement, ast.Assign) else []

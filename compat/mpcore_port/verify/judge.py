@@ -357,7 +357,9 @@ def compare(mode: str, original: Run, port: Run, options: VerifyOptions) -> Comp
         late = f"; no more in {options.enough:g} s"
         if "late" in ends:
             late = f"; the time limit of {options.time_limit:g} s ended them there"
-        if len(original.losses) < (options.at + 2 if mode == "overflow" else 2):
+        # what nothing scales is without a number behind an overflow: nothing more is to be seen
+        seen = options.at + (2 if original.scales else 1)
+        if len(original.losses) < (seen if mode == "overflow" else 2):
             words = f"only {len(original.losses)} losses in {options.time_limit:g} s"
             counts = (len(original.losses), len(port.losses))
             return Comparison(mode, "not compared", counts, None, True, None, words)

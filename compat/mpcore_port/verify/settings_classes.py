@@ -29,7 +29,7 @@ _BUILD = builtins.__build_class__
 
 def install() -> None:
     """Let such classes, if made from now on in this process, have what they are asked for."""
-    builtins.__build_class__ = _build
+    builtins.__build_class__ = _build  # type: ignore[assignment]  # words of any class
 
 
 def _build(body: Any, name: str, *bases: Any, **kwargs: Any) -> Any:
