@@ -9,6 +9,7 @@ import pytest
 
 from mpcore_port.verify import left_out
 from mpcore_port.verify import step as steps
+from mpcore_port.verify.bases import _only_read
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.guess import _is_counted_to, _takes_others
 from mpcore_port.verify.module import Module
@@ -295,3 +296,15 @@ def test_a_class_of_data_parallel_runs_on_one_device(tmp_path: Path, target: str
     said = "\n".join(found.lines())
     assert found.passed, said
     assert "stand-in" not in said
+
+
+def test_what_is_made_of_itself_was_there_before() -> None:
+    text = CHUNKS.replace(
+        "        self.scaler =",
+        "        self.network, self.optimizer = odd.wrap(self.network, self.optimizer)\n"
+        "        self.scaler =",
+    )
+    module = Module(text)
+    read = _only_read(module, module.classes["Recipe"], made=True)
+    assert {"network", "loss", "optimizer", "device"} <= set(read)
+    assert "scaler" not in read

@@ -81,7 +81,8 @@ def _only_read(module: Module, cls: ast.ClassDef, *, made: bool) -> list[str]:
                 if stored and not (made or id(node) in reached):
                     continue
                 if stored and not isinstance(module.parents.get(node), ast.AugAssign):
-                    given.add(node.attr)
+                    if not _made_of_itself(module, node):
+                        given.add(node.attr)
                 elif not stored:
                     read[node.attr] = None
         called = {
@@ -100,6 +101,16 @@ def _only_read(module: Module, cls: ast.ClassDef, *, made: bool) -> list[str]:
             if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
                 given.add(statement.target.id)
     return [name for name in read if name not in given and not re.match("__", name)]
+
+
+def _made_of_itself(module: Module, node: ast.Attribute) -> bool:
+    """Return whether what is stored is made of what was there: ``self.net = wrap(self.net)``."""
+    above = module.enclosing(node, ast.Assign)
+    value = above.value if isinstance(above, ast.Assign) else None
+    read = ast.walk(value) if value is not None else ()
+    return any(
+        isinstance(one, ast.Attribute) and _of_self(one) and one.attr == node.attr for one in read
+    )
 
 
 def _own_bases(module: Module, cls: ast.ClassDef) -> list[ast.ClassDef]:
