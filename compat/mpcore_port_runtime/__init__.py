@@ -109,6 +109,7 @@ from mpcore_port_runtime.tuples import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
 from mpcore_port_runtime.wanted import *  # noqa: F403
 from mpcore_port_runtime.warmed_averages import *  # noqa: F403
+from mpcore_port_runtime.words import *  # noqa: F403
 
 VERSION = 25
 """Of the names that ported files import; docs/reference/port-runtime.md has them."""

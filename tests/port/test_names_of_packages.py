@@ -352,9 +352,37 @@ def test_tokenizers_and_settings_of_transformers_stay():
     assert "set_seed(3)" in found.text
 
 
+TOKENS = """import torch
+from collections import UserDict
+import numpy as np
+class Tokenizer:
+    def __call__(self, texts, padding=False, return_tensors=None):
+        rows = [[ord(one) % 7 for one in text] for text in texts]
+        most = max(map(len, rows))
+        ids = np.array([row + [0] * (most - len(row)) for row in rows])
+        found = UserDict(input_ids=ids, attention_mask=(ids > 0).astype(np.int64), words=["a"])
+        if return_tensors == "pt":
+            for name in ("input_ids", "attention_mask"):
+                found[name] = torch.from_numpy(found[name])
+        found.kind = "odd"
+        return found
+tokenizer = Tokenizer()
+words = tokenizer(["abc", "de"], padding=True, return_tensors="pt")
+scores = torch.arange(7.0)[words["input_ids"]] * words["attention_mask"]
+made = [scores, scores.sum(), len(words["words"]), len(words), words.kind == "odd"]
+"""
+
+
+def test_tensors_that_a_tokenizer_makes_are_mindspores(tmp_path):
+    found = ported(TOKENS)
+    assert found.said.kind == "unproven"
+    compare(TOKENS, found.text, tmp_path)
+    assert 'padding=True, return_tensors="np"' in found.text
+
+
 @pytest.mark.parametrize("asked", ['return_tensors="pt"', "return_tensors=TensorType.PYTORCH"])
-def test_tensors_that_a_tokenizer_makes_are_refused(asked):
-    text = f"import torch\ndef go(tokenizer, words):\n    return tokenizer(words, {asked})\n"
+def test_what_asks_for_tensors_later_is_refused(asked):
+    text = f"import torch\ndef go(DataCollator, words):\n    return DataCollator(words, {asked})\n"
     assert ported(text).said.stops == (3,)
     plain = ported(text.replace(asked, 'return_tensors="np"'))
     assert not any(edit.kind == "refused" for edit in plain.edits)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule
+from mpcore_port.mindspore.rules.place import PortRule, wording
 from mpcore_port.names import code_of, string_of
 
 if TYPE_CHECKING:
@@ -34,17 +34,34 @@ def holds_no_tensor(name: str) -> bool:
 
 
 class WordsRule(PortRule):
-    """``tokenizer(text, return_tensors="pt")`` asks for tensors of torch."""
+    """``tokenizer(text, return_tensors="pt")`` gives tensors of MindSpore."""
 
     name = "words"
     reason = "asks for tensors of torch: leave return_tensors out, and make ms.Tensor of the lists"
     visits = (cst.Call,)
 
     def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        """Refuse one call."""
-        for arg in old.args:
+        """Ask for arrays, and make tensors of them; refuse what asks for tensors later."""
+        for place, arg in enumerate(old.args):
             if arg.keyword is None or arg.keyword.value != "return_tensors":
                 continue
-            if string_of(arg.value) == "pt" or code_of(arg.value).endswith(".PYTORCH"):
+            if string_of(arg.value) != "pt" and not code_of(arg.value).endswith(".PYTORCH"):
+                continue
+            name = code_of(old.func).rpartition(".")[2]
+            if _LATER.search(name) or name in at.names.functions or name in at.names.classes:
                 return new.with_changes(func=at.refuse(self, old.func, self.reason))
+            args = list(new.args)
+            args[place] = args[place].with_changes(value=cst.SimpleString('"np"'))
+            asked = new.with_changes(args=args)
+            made = cst.parse_expression(wording(at, "port.of_words()"))
+            changed = made.with_changes(args=[cst.Arg(asked)])
+            at.unproven(self, old, _ARRAYS)
+            return changed
         return None
+
+
+_LATER = re.compile(r"Collator|^(from_pretrained|partial)$")
+_ARRAYS = (
+    "the package is asked for arrays of numpy, and tensors are made of them; processors that make "
+    "tensors of torch alone raise"
+)
