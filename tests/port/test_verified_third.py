@@ -14,6 +14,7 @@ from mpcore_port.verify.extract import extract
 from mpcore_port.verify.guess import _is_counted_to, _takes_others
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.reported import is_only_reported
+from mpcore_port.verify.synthetic import Missing
 
 from .ports import verified
 
@@ -308,3 +309,15 @@ def test_what_is_made_of_itself_was_there_before() -> None:
     read = _only_read(module, module.classes["Recipe"], made=True)
     assert {"network", "loss", "optimizer", "device"} <= set(read)
     assert "scaler" not in read
+
+
+def test_classes_of_several_bases_that_are_not_there() -> None:
+    first, second = Missing("odd.First"), Missing("odd.Second")
+
+    class Both(first, second, kind="odd"):  # type: ignore[misc, valid-type]
+        pass
+
+    class Heir(second, Both, kind="odd"):  # type: ignore[misc, valid-type]
+        pass
+
+    assert issubclass(Heir, Both)

@@ -221,7 +221,10 @@ class Missing:
         return Missing(self._mpcore_name) if handed_on is None else handed_on
 
     def __mro_entries__(self, bases: tuple[Any, ...]) -> tuple[Any, ...]:
-        return () if _Base in bases else (_Base,)
+        first = next(one for one in bases if isinstance(one, Missing))
+        others = [one for one in bases if isinstance(one, type)]
+        held = first is not self or any(issubclass(one, _Base) for one in others)
+        return () if held else (_Base,)
 
     def __instancecheck__(self, one: object) -> bool:
         """Return whether this, taken for a class, has made an object."""
