@@ -9,6 +9,7 @@ from mpcore_port_runtime import boxes as boxes
 from mpcore_port_runtime import dead_rows as dead_rows
 from mpcore_port_runtime import distributions as distributions
 from mpcore_port_runtime import fabric as fabric
+from mpcore_port_runtime import far_labels as far_labels
 from mpcore_port_runtime import held_optimizers as held_optimizers
 from mpcore_port_runtime import horovod as horovod
 from mpcore_port_runtime import hub as hub

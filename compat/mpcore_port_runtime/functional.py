@@ -406,9 +406,20 @@ def linspace(start: float, end: float, steps: int, *, dtype: Any = None) -> Any:
     return made if dtype is None else made.astype(dtype)
 
 
-def finfo(dtype: Any) -> Any:
-    """Return numpy's limits of a float dtype."""
-    return np.finfo(ms.dtype_to_nptype(dtype))
+class _Limits:
+    """Limits of a float dtype, numbers of Python, which tensors are filled with."""
+
+    def __init__(self, dtype: Any) -> None:
+        found = np.finfo(ms.dtype_to_nptype(dtype))
+        self.bits, self.dtype = int(found.bits), str(dtype).lower()
+        self.max, self.min, self.eps = float(found.max), float(found.min), float(found.eps)
+        self.tiny = self.smallest_normal = float(found.smallest_normal)
+        self.resolution = float(found.resolution)
+
+
+def finfo(dtype: Any = ms.float32) -> Any:
+    """Return the limits of a float dtype: ``max``, ``min``, ``eps``, ``tiny``, ``bits``, ..."""
+    return _Limits(dtype)
 
 
 def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Any:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
 __all__ = ["CIFAR10", "CIFAR100", "MNIST", "FakeData", "FashionMNIST", "ImageFolder"]
-__all__ += ["default_loader", "make_grid", "save_image"]
+__all__ += ["default_loader", "make_grid", "pictured", "save_image"]
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -230,6 +230,17 @@ class ImageFolder(Dataset):
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.samples)
+
+
+def pictured(data: Any) -> Any:
+    """Return the picture that wandb makes of a tensor, (H, W, C) in bytes; others stay.
+
+    Source: wandb/sdk/data_types/image.py, wandb 0.16: torchvision's grid, normalized, times 255.
+    """
+    if not isinstance(data, Tensor):
+        return data
+    grid = _array(make_grid(data.float(), normalize=True))
+    return np.clip(grid * 255, 0, 255).astype(np.uint8).transpose(1, 2, 0)
 
 
 def make_grid(

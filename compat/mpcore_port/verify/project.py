@@ -238,7 +238,7 @@ def _judged(done: Verification, file: Ported) -> Verification:
     if (file.scan.autocasts or file.scan.scalers) and done.is_idle:
         done = replace(done, amp_off=True)
     plain = next((one for one in done.comparisons if one.mode == "float32"), None)
-    steps = file.scan.optimizers or re.search(r"\.step\(", file.source.text)
+    steps = file.scan.optimizers or re.search(r"\.(step|zero_grad)\(", file.source.text)
     if steps and plain is not None and plain.losses[0] and not plain.steps:
         done = replace(done, unmoved=True)
     places = _rounding(file)

@@ -41,7 +41,8 @@ class ShownRule(PortRule):
             called = at.names.called(old)
             if isinstance(old.func, cst.Name):
                 return self._builtin(old, new, at)
-            return self._log(old, new, at) if called in _LOGS else self._format(old, new, at)
+            known = called in (*_LOGS, *_PICTURES)
+            return self._log(old, new, at) if known else self._format(old, new, at)
         if not _is_number(code_of(part) for part in old.format_spec or ()) or old.conversion:
             return None
         made = self._number(old.expression, new.expression, at)
@@ -54,7 +55,8 @@ class ShownRule(PortRule):
         place = 1 if at.names.called(old) == "mlflow.log_metric" else 0
         if place >= len(old.args) or _is_plain(old.args[place].value, at):
             return None
-        made = cst.parse_expression(wording(at, f"port.logged({code_of(new.args[place].value)})"))
+        how = "pictures.pictured" if at.names.called(old) in _PICTURES else "logged"
+        made = cst.parse_expression(wording(at, f"port.{how}({code_of(new.args[place].value)})"))
         at.note(self, old.args[place].value, made, reason=_KNOWS)
         args = list(new.args)
         args[place] = args[place].with_changes(value=made)
@@ -154,6 +156,7 @@ class ShownRule(PortRule):
 
 
 _LOGS = ("mlflow.log_metric", "mlflow.log_metrics", "wandb.log", "wandb.run.log")
+_PICTURES = ("wandb.Image",)
 _KNOWS = "it knows tensors of torch: those of MindSpore become numbers and arrays"
 
 
