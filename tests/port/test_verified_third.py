@@ -9,11 +9,13 @@ import pytest
 
 from mpcore_port.verify import left_out
 from mpcore_port.verify import step as steps
+from mpcore_port.verify.absent import nothing
 from mpcore_port.verify.bases import _only_read
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.guess import _is_counted_to, _takes_others
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.reported import is_only_reported
+from mpcore_port.verify.standing import _modes
 from mpcore_port.verify.synthetic import Missing
 
 from .ports import verified
@@ -321,3 +323,15 @@ def test_classes_of_several_bases_that_are_not_there() -> None:
         pass
 
     assert issubclass(Heir, Both)
+
+
+def test_constants_of_colours_that_are_not_there_are_numbers() -> None:
+    package = nothing("odd.constants")
+    assert package.IMAGENET_DEFAULT_MEAN == (0.5, 0.5, 0.5)
+    assert package.OPENAI_CLIP_STD == (0.5, 0.5, 0.5)
+
+
+def test_modes_of_what_the_step_knows_stand_in_the_port() -> None:
+    assert _modes("port.train(criterion)") == ["criterion.set_train()"]
+    assert _modes("port.evaluate(self.net)") == ["self.net.set_train(False)"]
+    assert _modes("port.train(x, y)") == []

@@ -236,7 +236,10 @@ def test_data_beside_a_module_goes_along(tmp_path: Path) -> None:
     table.write_text("a b", encoding="utf-8")
     (tmp_path / "large.bin").write_bytes(bytes(4_000_001))
     (tmp_path / "more").mkdir()
-    assert _data_beside([module]) == [table]
+    (tmp_path / "data").mkdir()
+    inner = tmp_path / "data" / "more.txt"
+    inner.write_text("c d", encoding="utf-8")
+    assert _data_beside([module]) == [table, inner]
 
 
 def test_all_modules_beside_a_script_are_followed(tmp_path: Path) -> None:

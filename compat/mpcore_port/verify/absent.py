@@ -67,6 +67,10 @@ class _Names(dict[str, Any]):
         return self
 
 
+_OF_COLOURS = re.compile(r"^[A-Z0-9_]*_(MEAN|STD)$")
+"""Constants of three colours, of which tensors are made: ``IMAGENET_DEFAULT_MEAN``."""
+
+
 class _Absent(types.ModuleType):
     """A module of which every name is something that is not there."""
 
@@ -81,6 +85,8 @@ class _Absent(types.ModuleType):
             raise AttributeError(name)
         if self.__name__ == "omegaconf" and name in omega.NAMES:
             return omega.NAMES[name]
+        if _OF_COLOURS.search(name):
+            return (0.5, 0.5, 0.5)
         settings = class_of(self.__name__, name)
         if settings is not None:
             return settings

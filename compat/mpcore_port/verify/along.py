@@ -45,6 +45,7 @@ def port_along(beside: Beside, copy: Path, target: Target, options: Options) -> 
     for path in _data_beside(files):
         to = copy / path.relative_to(beside.top)
         if not to.exists():
+            to.parent.mkdir(parents=True, exist_ok=True)
             shutil.copyfile(path, to)
     done = port_tree(tree, target, options)
     bad: list[Unread] = list(done.unread)
@@ -59,9 +60,14 @@ def port_along(beside: Beside, copy: Path, target: Target, options: Options) -> 
 _LARGEST = 4_000_000  # bytes of a file of data that is copied: one may be written to
 
 
+_OF_DATA = ("assets", "config", "configs", "data", "resources", "vocab")
+
+
 def _data_beside(files: list[Path]) -> list[Path]:
     """Return the files of data that lie beside modules: vocabularies, tables, settings."""
-    folders = sorted({path.parent for path in files})
+    places = {path.parent for path in files}
+    inner = {child for place in places for child in place.iterdir() if child.name in _OF_DATA}
+    folders = sorted(places | {child for child in inner if child.is_dir()})
     beside = [path for folder in folders for path in sorted(folder.iterdir())]
     return [
         path

@@ -222,7 +222,8 @@ class Verification:
         if self.unmoved:
             losses = self.comparisons[0].losses[0]
             return (
-                f"no optimizer stepped within {losses} losses: accumulate fewer, by --verify-args"
+                f"no optimizer stepped within {losses} losses: accumulate fewer, by --verify-args, "
+                "or another file steps"
             )
         if self.amp_off and self.comparisons:
             return "mixed precision was off in it: switch it on by --verify-args"

@@ -40,6 +40,9 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
         lines = lines[: lines.index(CALLED)]
     own = [line for line in lines if _is_of_script(line)]
     elsewhere = [line for line in own if line not in there]
+    if elsewhere:  # of what stands in for a network, or a loss, the step knows that it is one
+        modes = {line for one in there for line in _modes(one)}
+        elsewhere = [line for line in elsewhere if line not in modes]
     if ends := {line for line in elsewhere if line[:1] in ")]}"}:  # behind what was left out
         ends = {line for line in ends if any(one.endswith(line) for one in there)}
         elsewhere = [line for line in elsewhere if line not in ends]
@@ -68,6 +71,17 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
     if absent := _absent(step):
         elsewhere = [line for line in elsewhere if not _has_equal(line, there, absent)]
     return own, elsewhere
+
+
+_MODE = re.compile(r"\w+\.(train|evaluate)\(([\w.]+)\)")
+
+
+def _modes(line: str) -> list[str]:
+    """Return what ``port.train(net)`` does to a Cell: ``net.set_train()``."""
+    found = _MODE.fullmatch(line)
+    if found is None:
+        return []
+    return [f"{found[2]}.set_train({'' if found[1] == 'train' else 'False'})"]
 
 
 _TYPE = re.compile(r"\w+\.(\w+) in place of (.+\[.+\])")

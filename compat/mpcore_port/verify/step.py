@@ -124,7 +124,7 @@ def verify_step(
         return replace(empty, step={"refused": said, "lines": [said]})
 
 
-_DEFECTS = (AttributeError, IndexError, KeyError, RecursionError, TypeError, ValueError)
+_DEFECTS = (AttributeError, LookupError, OSError, RecursionError, TypeError, ValueError)
 
 
 def _followed(one: _Compared, empty: Verification, tell: Callable[[str], None]) -> Verification:
