@@ -80,29 +80,37 @@ class device:  # noqa: N801, torch's name of it
     """What a script asks a device for; moves to it mean nothing, all tensors are on one.
 
     MindSpore itself is set by ``ms.set_device``. A class as torch's is: scripts ask
-    ``isinstance(where, torch.device)``.
+    ``isinstance(where, torch.device)``, and make things in ``with torch.device(...):``, which
+    says nothing here: of ``"meta"`` too they are made with values, and where all others are.
 
     Args:
-        name: a device, its number, or its name as torch or MindSpore writes it.
+        type: a device, its number, or its name as torch or MindSpore writes it.
         index: number of the device, where the name says none.
 
     Attributes:
-        type: ``"cpu"`` or ``"npu"``.
+        type: ``"cpu"``, ``"meta"`` or ``"npu"``.
         index: number of the device, or None.
     """
 
     type: str
     index: int | None
 
-    def __init__(self, name: Any = "cpu", index: int | None = None) -> None:
-        if isinstance(name, device):
-            self.type, self.index = name.type, name.index
-        elif isinstance(name, int):
-            self.type, self.index = "npu", name
+    def __init__(self, type: Any = "cpu", index: int | None = None) -> None:
+        if isinstance(type, device):
+            self.type, self.index = type.type, type.index
+        elif isinstance(type, int):
+            self.type, self.index = "npu", type
         else:
-            kind, _, number = str(name).partition(":")
-            self.type = "cpu" if kind == "cpu" else "npu"
+            kind, _, number = str(type).partition(":")
+            self.type = kind if kind in ("cpu", "meta") else "npu"
             self.index = int(number) if number else index
+
+    def __enter__(self) -> device:
+        """Return the device: all is made on the one of the process anyway."""
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Leave the region, and let what was raised in it go on."""
 
     def __str__(self) -> str:
         """Return torch's way of writing it."""

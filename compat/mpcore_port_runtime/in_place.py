@@ -122,11 +122,8 @@ def _seen_by_all(held: Any, fresh: Any) -> Any:
     if not small or not all(_is_free(one) for one in others):
         warnings.warn(_STAYS, PortWarning, stacklevel=3)
         return fresh
-    with ms._no_grad():
-        for one in others:
-            whole = one if one.ndim else one.reshape(1)
-            whole[:] = fresh
-    resume()
+    for one in others:
+        _write(one, fresh)
     fresh.mpcore_before = others
     return fresh
 
@@ -139,9 +136,16 @@ def written(held: Any, value: Any) -> Any:
     if getattr(fresh, "_grad_node", None) is not None:
         raise NotImplementedError(_GRADED)
     held = copied(held)
-    whole = held if held.ndim else held.reshape(1)
-    whole[:] = fresh.astype(held.dtype)  # of a slice MindSpore keeps the memory, of [...] none
+    _write(held, fresh.astype(held.dtype))
     return held
+
+
+def _write(held: Any, fresh: Any) -> None:
+    """Write into a tensor's own memory: where MindSpore differentiates, reshape gives a copy."""
+    with ms._no_grad():
+        whole = held if held.ndim else held.reshape(1)
+        whole[:] = fresh  # of a slice MindSpore keeps the memory, of [...] none
+    resume()
 
 
 def set_places(held: Any, places: Any, value: Any) -> None:

@@ -201,5 +201,8 @@ def _named(before: Any, now: Any, at: At) -> Any:
 
 def _asks_kind(at: At) -> bool:
     """Return whether something is asked of a device that the name of a target does not answer."""
+    entered = (code_of(one.item) for one in at.names.by_type[cst.WithItem])
+    if any(_DEVICE.search(item) and item.replace(".", "").isidentifier() for item in entered):
+        return True  # `with device:`
     text = at.code
     return bool(re.search(r"device\w*\.(type|index)\b|device\w*\s*(==|!=)|in device\w*\b", text))

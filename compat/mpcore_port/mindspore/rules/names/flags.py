@@ -12,7 +12,7 @@ from mpcore_port.names import code_of, dotted, string_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["ELSEWHERE", "DeviceFlagRule", "DeviceOfRule"]
+__all__ = ["ELSEWHERE", "DeviceFlagRule", "DeviceOfRule", "MetaRule"]
 
 
 ELSEWHERE = ("is_xpu", "is_mps", "is_xla", "is_ipu", "is_hpu", "is_meta", "is_mkldnn", "is_vulkan")
@@ -79,6 +79,35 @@ class DeviceOfRule(PortRule):
         word = cst.SimpleString('"npu"')
         at.note(self, old.comparator, word, reason="the kind of the device in the port")
         return new.with_changes(comparator=word)
+
+
+class MetaRule(PortRule):
+    """What is made on the device ``"meta"`` is made as on any other."""
+
+    name = "meta"
+    reason = "what stands on torch's meta device has no values there, and gets them later"
+    visits = (cst.SimpleString,)
+
+    def act(self, old: cst.SimpleString, new: Any, at: At) -> Any:
+        """Say what the device means in the port, where one is named."""
+        if (string_of(old) or "").partition(":")[0] != "meta":
+            return None
+        arg: Any = at.names.parents.get(old)
+        call: Any = at.names.parents.get(arg) if isinstance(arg, cst.Arg) else None
+        if not isinstance(call, cst.Call):
+            return None
+        word = arg.keyword.value if arg.keyword else ""
+        moved = not word and isinstance(call.func, cst.Attribute) and call.func.attr.value == "to"
+        if word == "device" or moved or at.names.called(call) in _SETS_PLACE:
+            at.note(self, old, new, "changed", self.reason, _META)
+        return None
+
+
+_SETS_PLACE = ("torch.device", "torch.set_default_device")
+_META = (
+    "layers and tensors are made with values, on the device of the process: it takes their memory, "
+    "and random numbers are drawn that torch does not draw"
+)
 
 
 def _is_device(node: cst.BaseExpression, at: At) -> bool:

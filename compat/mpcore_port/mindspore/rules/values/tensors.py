@@ -98,6 +98,7 @@ _WRAPPED = {
 }
 _OF_NETWORKS = {*_WRAPPED, "train", "eval", "cuda", "npu", "to", "requires_grad_"}
 _OF_NETWORKS |= {"bfloat16", "cpu", "double", "flatten_parameters", "float", "half", "share_memory"}
+_OF_NETWORKS |= {"to_empty"}
 _NOBODY_ELSES = {
     *("_load_from_state_dict", "_register_load_state_dict_pre_hook", "_save_to_state_dict"),
 }
@@ -120,6 +121,8 @@ _SEEN_BEFORE = (
     "it changes that"
 )
 _LACKS = "a Cell of MindSpore has no method {}"
+_KEPT = "one process has one device; ms.set_device chooses it"
+_NOT_EMPTIED = "the weights stay what they are, where torch leaves whatever is in the memory"
 _IN_PLACE = (
     "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
     "hold this tensor; write x = x.{}(...), or port.put(x, ...) of a Parameter"
@@ -459,6 +462,13 @@ class MethodRule(PortRule):
 
     _npu = _cuda
 
+    def _to_empty(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        if "to_empty" in at.names.functions:
+            return None  # a class of the script has such a method
+        made = new.func.value  # type: ignore[attr-defined]
+        at.note(self, old, made, "changed", _KEPT, _NOT_EMPTIED)
+        return made
+
     def _flatten_parameters(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         if old.args or "flatten_parameters" in at.names.functions:
             return None  # a class of the script has such a method
@@ -655,6 +665,7 @@ _SCATTERED = ("dim", "index", "src")
 _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
     "new", "repeat", "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
+    "to_empty",
 }  # fmt: skip
 
 
