@@ -195,11 +195,28 @@ class variable(metaclass=_OfTensors):  # noqa: N801  # stands where torch's func
 
 
 def set_data(holder: Any, value: Any) -> None:
-    """Run ``holder.data = value``: of a tensor its values, of anything else the attribute."""
-    if isinstance(holder, Tensor):
+    """Run ``holder.data = value``: of a tensor values and shape, of anything else the attribute."""
+    if isinstance(holder, Tensor) and isinstance(value, Tensor) and value.shape != holder.shape:
+        _reshaped(holder, value.astype(holder.dtype).copy())
+    elif isinstance(holder, Tensor):
         put(holder, value)
     else:
         holder.data = value
+
+
+def _reshaped(tensor: Any, fresh: Any) -> None:
+    """Give a tensor values of another shape, as ``tensor.data = fresh`` does."""
+    if isinstance(tensor, Parameter):
+        tensor.set_data(fresh, slice_shape=True)
+        own = tensor.dtype  # what ran before has left the old shape with it, until that changes
+        tensor.set_dtype(ms.float16 if own == ms.float32 else ms.float32)
+        tensor.set_dtype(own)
+        with unrecorded():
+            ops.assign(tensor, fresh)
+    elif _is_recorded(tensor):
+        raise NotImplementedError(_GRADED)
+    else:
+        tensor.assign_value(fresh)
 
 
 def data_of(holder: Any) -> Any:

@@ -24,7 +24,7 @@ from mpcore.scaling.transition import LossScale, LossScaleState, advance, initia
 from mpcore_mindspore.shims import guarded, is_grad_enabled
 from mpcore_port_runtime import recorded
 from mpcore_port_runtime.loss_bases import reduction_of
-from mpcore_port_runtime.rates import has_groups
+from mpcore_port_runtime.rates import asked, has_groups
 from mpcore_port_runtime.reached import is_constant, is_without, not_reached
 from mpcore_port_runtime.second_order import follow_recorded, followed, follows_recorded
 from mpcore_port_runtime.wanted import wanted
@@ -416,8 +416,13 @@ def _parameters_of(parts: Iterable[Any]) -> list[Any]:
         elif isinstance(part, Parameter) and part.requires_grad:
             found[id(part)] = part
         elif not isinstance(part, Tensor):
-            inner = [one for one in _held(part) if isinstance(one, nn.Cell)]
+            held = list(_held(part))
+            inner = [one for one in held if isinstance(one, nn.Cell) and not has_groups(one)]
             found |= {id(param): param for cell in inner for param in cell.trainable_params()}
+            if callable(asked(part, "step")):  # what holds an optimizer, and steps it
+                for one in (one for one in held if has_groups(one)):
+                    every = (param for group in one.param_groups for param in group["params"])
+                    found |= {id(param): param for param in every if param.requires_grad}
     if not found:
         msg = "`parts` must hold a Cell with trainable parameters, there is none"
         raise BackendError(msg)

@@ -17,9 +17,10 @@ from mpcore_port.mindspore.rules.losses.networks_in import (
 )
 from mpcore_port.mindspore.rules.losses.own_passes import called
 from mpcore_port.mindspore.rules.losses.sinks import is_method
-from mpcore_port.mindspore.rules.place import is_module
+from mpcore_port.mindspore.rules.place import SETTINGS, is_module
 from mpcore_port.names import code_of, dotted
 from mpcore_port.scan import arguments, is_optimizer
+from mpcore_port.world import known_anywhere
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.rules.losses.planned import Sink
@@ -28,6 +29,9 @@ if TYPE_CHECKING:
 __all__ = ["NetworksRun", "own_names"]
 
 _MORE = re.compile(r"^(?!named_).+_param(eter)?s$")
+_OPTIMIZER = re.compile(r"self\.(?!\w*sched)(\w*_)?opt(im\w*|_\w+)?", re.I)
+_HOLDS_ANY = re.compile(r"(^|[._])(mods|modules|nets)$", re.I)
+_OF_DICTS = frozenset({"copy", "get", "items", "keys", "pop", "setdefault", "update", "values"})
 
 
 class NetworksRun:
@@ -35,9 +39,12 @@ class NetworksRun:
 
     def __init__(self, at: At) -> None:
         self.at, self.names = at, at.names
+        self.others = False
+        """Whether what ``of`` looked at last calls something else that may be a network."""
 
     def of(self, nodes: list[Any], sink: Sink) -> list[str]:
         """Return the networks that statements and the loss run, each once."""
+        self.others = False
         local = {name for node in nodes for name in assigned(node)}
         local -= {name for node in nodes for name in self._given_again(node)}
         found: list[str] = []
@@ -89,6 +96,23 @@ class NetworksRun:
             if text and text not in found and (known or (not made and "optim" in text.lower())):
                 found.append(text)
         return found
+
+    def moved(self, sink: Sink, nodes: list[Any]) -> list[str]:
+        """Return the optimizers that move what a loss runs: of this function, or of its class."""
+        own = self.stepping(sink)
+        if own:
+            return [self._held(text, nodes) for text in own]
+        home = self.names.enclosing(sink.call, cst.FunctionDef)
+        owner = self.names.enclosing(sink.call, cst.ClassDef)
+        found: dict[str, bool] = {}
+        for call in self.names.callers("step") if owner is not None else ():
+            func: Any = call.func
+            text = dotted(call.args[0].value if call.args else getattr(func, "value", func))
+            if self.names.enclosing(call, cst.ClassDef) is owner and _OPTIMIZER.fullmatch(text):
+                here = self.names.enclosing(call, cst.FunctionDef) is home
+                found[text] = found.get(text, False) or here
+        every = {text: f'getattr(self, "{text.removeprefix("self.")}", None)' for text in found}
+        return [text if here else every[text] for text, here in found.items()]
 
     def _given_again(self, node: cst.CSTNode) -> set[str]:
         """Return what is handed to a call that gives it back: ``model, loss = step(model, x)``."""
@@ -154,6 +178,7 @@ class NetworksRun:
             if name:
                 continue
             text = self._candidate(call, local, found, seen)
+            self.others = self.others or _may_be_network(call, text, local, self.at)
             if text and text.partition(".")[0] not in local | {""} and text not in found:
                 found.append(text)
         for name in parameters_read(node, self.at):
@@ -256,3 +281,30 @@ def _of_names(node: Any) -> str:
         )
         return code_of(node) if plain and dotted(node.value) else ""
     return dotted(node)
+
+
+def _may_be_network(call: cst.Call, listed: str, local: set[str], at: At) -> bool:
+    """Return whether a call, which lists some network or none, may run another one.
+
+    ``self.hparams.MaskNet(w)``: neither its name nor this file says what it is.
+    """
+    func = call.func
+    root = listed.partition(".")[0]
+    if isinstance(func, cst.Name):  # net = self.hparams.MaskNet; net(w)
+        return bool(root) and root in local and not _is_of_torch(func, at)
+    if isinstance(func, cst.Subscript):
+        return not listed or root in local
+    text = dotted(func)
+    holder, _, name = text.rpartition(".")
+    if holder == "self" and listed == text:  # a method of a base in another file, perhaps
+        return not at.names.attribute(at.names.enclosing(call, cst.ClassDef), text)
+    if listed or not holder or holder == "self" or text.partition(".")[0] in local:
+        return False
+    if SETTINGS.search(holder) or _HOLDS_ANY.search(holder):
+        return name not in _OF_DICTS
+    return not known_anywhere(name)
+
+
+def _is_of_torch(func: cst.Name, at: At) -> bool:
+    made = at.names.call_names(func)
+    return bool(made) and all(name.startswith("torch.") for name in made)

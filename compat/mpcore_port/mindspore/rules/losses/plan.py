@@ -302,6 +302,8 @@ class _Planner:
         parts = [] if sink.gradients else networks.of(nodes, sink)
         if not sink.gradients and all(networks.starts_as_none(part, nodes[0]) for part in parts):
             parts += [one for one in networks.stepping(sink) if one not in parts]
+        elif not sink.gradients and networks.others:
+            parts += [one for one in networks.moved(sink, nodes) if one not in parts]
         if not parts and not inputs:
             raise _NoPlan(_NO_NETWORK)
         if not inputs and all(networks.may_be_none(one, sink) for one in parts):
