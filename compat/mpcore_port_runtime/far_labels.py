@@ -47,8 +47,10 @@ def _nll_loss(
         weights = weights.masked_fill(ignored, ops.cast(0, weights.dtype))
     loss = loss.squeeze(target_dim)
     if reduction == "sum":
-        return loss.sum()
-    return loss.sum() / weights.sum() if reduction == "mean" else loss
+        loss = loss.sum()
+    elif reduction == "mean":
+        loss = loss.sum() / weights.sum()
+    return loss + 0.0  # as theirs ends in a sum: its gradient needs no value that may be changed
 
 
 if _SMOOTHED is not None:
