@@ -14,7 +14,7 @@ from mindspore.ops.function import nn_func
 
 __all__: list[str] = []
 
-_SMOOTHED = getattr(nn_func, "_nll_loss", None)  # not public: another version may not have it
+_SMOOTHED: Any = getattr(nn_func, "_nll_loss", None)  # not public: another version may not have it
 
 
 def _nll_loss(
