@@ -216,7 +216,9 @@ class Verification:
             return f"its step was not taken out: {step['refused']}"
         if step.get("elsewhere"):
             lines = len(step["elsewhere"])
-            return f"{lines} lines of the step's port do not stand in the port"
+            said = f"{lines} lines of the step's port do not stand in the port"
+            bad = _first_bad(self.comparisons)
+            return f"{said}; {bad}" if bad else said
         if bad := _first_bad(self.comparisons):
             return bad
         if self.unmoved:
