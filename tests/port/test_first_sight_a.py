@@ -67,6 +67,15 @@ def test_every_network_trains(case: str, tmp_path: Path) -> None:
     assert ".MaskNet," not in found.text.partition("port.loss(")[2]
 
 
+def test_a_network_in_front_of_those_that_names_tell_trains_too(tmp_path: Path) -> None:
+    body = (LOSS.format(mask="w") + STEP.format(step=HERE)).replace(
+        "w = self.hparams.Encoder(mix)", "w = self.hparams.MaskNet(self.hparams.Front(mix))"
+    )
+    head = HEAD.replace("Encoder=", "Front=").replace("held.Encoder", "held.Front")
+    found = beside(FILLED + head + body + TAIL, tmp_path)
+    assert "port.record()" in found.text
+
+
 def test_what_a_loss_lists_is_not_counted_twice(tmp_path: Path) -> None:
     body = LOSS.format(mask=RUN) + STEP.format(step=HERE)
     found = beside(FILLED + HEAD + body + TAIL, tmp_path)

@@ -31,6 +31,7 @@ __all__ = ["NetworksRun", "own_names"]
 _MORE = re.compile(r"^(?!named_).+_param(eter)?s$")
 _OPTIMIZER = re.compile(r"self\.(?!\w*sched)(\w*_)?opt(im\w*|_\w+)?", re.I)
 _HOLDS_ANY = re.compile(r"(^|[._])(mods|modules|nets)$", re.I)
+_NETWORKS_HELD = re.compile(r"(^|[._])(hparams|mods|modules|nets)$", re.I)
 _OF_DICTS = frozenset({"copy", "get", "items", "keys", "pop", "setdefault", "update", "values"})
 
 
@@ -96,6 +97,20 @@ class NetworksRun:
             if text and text not in found and (known or (not made and "optim" in text.lower())):
                 found.append(text)
         return found
+
+    def before(self, nodes: list[Any]) -> str:
+        """Return what gave a value that a loss reads, and may be a network; "" for none.
+
+        ``w = self.hparams.MaskNet(x)`` in front of the lines that are known to make the loss.
+        """
+        local = {name for node in nodes for name in assigned(node)}
+        read = (one for node in nodes for one in below(node) if isinstance(one, cst.Name))
+        made = (one for name in read if name.value not in local for one in self.names.origins(name))
+        for call in (one for one in made if isinstance(one, cst.Call)):
+            holder, _, name = dotted(call.func).rpartition(".")
+            if name not in _OF_DICTS and _NETWORKS_HELD.search(holder):
+                return code_of(call)
+        return ""
 
     def moved(self, sink: Sink, nodes: list[Any]) -> list[str]:
         """Return the optimizers that move what a loss runs: of this function, or of its class."""

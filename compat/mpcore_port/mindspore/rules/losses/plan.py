@@ -302,8 +302,11 @@ class _Planner:
         parts = [] if sink.gradients else networks.of(nodes, sink)
         if not sink.gradients and all(networks.starts_as_none(part, nodes[0]) for part in parts):
             parts += [one for one in networks.stepping(sink) if one not in parts]
-        elif not sink.gradients and networks.others:
+        elif networks.others and not all(networks.may_be_none(one, sink) for one in parts):
             parts += [one for one in networks.moved(sink, nodes) if one not in parts]
+        before = "" if sink.gradients else networks.before(nodes)
+        if before:
+            raise _NoPlan(_BEFORE.format(before), torn=True)
         if not parts and not inputs:
             raise _NoPlan(_NO_NETWORK)
         if not inputs and all(networks.may_be_none(one, sink) for one in parts):
@@ -615,6 +618,7 @@ _WITHOUT = (
     "no network is in sight that `{}` comes from: its gradients would end here; run it in this "
     "function"
 )
+_BEFORE = "`{}`, in front of what its loss is made of, may run a network that nothing here names"
 _OPTIONAL = (
     "no network is in sight that its loss comes from but `{}`, which may be None: have the file "
     "say what else it calls, as in self.model = Net()"
