@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FILLED",
     "NET",
+    "NUMBERS",
     "TARGET",
     "beside",
     "compare",
@@ -36,6 +37,15 @@ __all__ = [
 
 TARGET = load_target("mindspore")
 
+
+NUMBERS = """
+def numbers(*shape):
+    n = 1
+    for size in shape:
+        n = n * size
+    return torch.sin(torch.arange(float(n)) * 1.7).view(*shape)
+"""
+"""A function for scripts that have torch: numbers between -1 and 1, of a shape."""
 
 FILLED = """import torch
 from torch import nn

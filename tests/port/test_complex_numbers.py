@@ -4,17 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from .ports import FILLED, compare, loaded, ported
+from .ports import FILLED, NUMBERS, compare, loaded, ported
 
 HEAD = (
     FILLED
+    + NUMBERS
     + """
 import torch.nn.functional as F
-def numbers(*shape):
-    n = 1
-    for size in shape:
-        n = n * size
-    return torch.sin(torch.arange(float(n)) * 1.7).view(*shape)
 class Net(nn.Module):
     def __init__(self):
         super().__init__()

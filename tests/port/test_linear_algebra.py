@@ -7,16 +7,12 @@ from mindspore import ops, value_and_grad
 
 from mpcore_port_runtime import qr
 
-from .ports import FILLED, compare, ported
+from .ports import FILLED, NUMBERS, compare, ported
 
 HEAD = (
     FILLED
+    + NUMBERS
     + """
-def numbers(*shape):
-    n = 1
-    for size in shape:
-        n = n * size
-    return torch.sin(torch.arange(float(n)) * 1.7).view(*shape)
 class Net(nn.Module):
     def __init__(self):
         super().__init__()

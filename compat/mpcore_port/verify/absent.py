@@ -23,15 +23,15 @@ from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify import omega, settings_classes
-from mpcore_port.verify.asked import only_asks
+from mpcore_port.verify.asked import is_of_package, only_asks
 from mpcore_port.verify.nodes import class_of
 from mpcore_port.verify.refused_imports import stand_in_for_refused
-from mpcore_port.verify.synthetic import VERSION, Missing, missing
+from mpcore_port.verify.synthetic import VERSION, Missing, missing, parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-__all__ = ["ALWAYS_THERE", "FILES", "guarded_lines", "install", "nothing"]
+__all__ = ["ALWAYS_THERE", "FILES", "guarded_lines", "install", "may_raise", "nothing"]
 
 ALWAYS_THERE = ("torch", "torch_npu", "apex", "mindspore", "mpcore", "mpcore_compat", "mpcore_port")
 """Packages that are never absent: those that a port is about."""
@@ -230,12 +230,7 @@ def _give_words() -> None:
         try:
             return held(environ, name)
         except KeyError:
-            frame = sys._getframe(1)
-            file = frame.f_code.co_filename
-            apart = "-packages" in file or file.startswith((sys.base_prefix, "<"))
-            if apart or frame.f_lineno in guarded_lines(
-                file, "".join(linecache.getlines(file)), KEYS
-            ):
+            if may_raise(sys._getframe(1), KEYS):
                 raise
             return "0" if _COUNTED.search(name) else "mpcore"
 
@@ -304,11 +299,17 @@ def _option(namespace: argparse.Namespace, name: str) -> Any:
     """Return what stands for an option that a step reads; ``hasattr`` finds none."""
     if name.startswith("_") or only_asks(sys._getframe(1)):
         raise AttributeError(name)
-    settings = missing("args")
-    known = getattr(settings, "_mpcore_part", None)
-    made = missing(f"args.{name}") if known is None else known(name)
+    made = parts_of("args")(name)
     setattr(namespace, name, made)
     return made
+
+
+def may_raise(frame: types.FrameType, caught: frozenset[str]) -> bool:
+    """Return whether what a frame asks for may be missing: of a package, or as that is caught."""
+    file = frame.f_code.co_filename
+    if is_of_package(file):
+        return True
+    return frame.f_lineno in guarded_lines(file, "".join(linecache.getlines(file)), caught)
 
 
 def _is_guarded() -> bool:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dis
 import json
+import sys
 from collections import Counter, defaultdict
 from functools import cache
 from itertools import pairwise
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Asked", "Kept", "Replayed", "asks_on", "only_asks"]
+__all__ = ["Asked", "Kept", "Replayed", "asks_on", "is_of_package", "only_asks"]
 
 _READ = ("LOAD_ATTR", "LOAD_METHOD")
 
@@ -70,6 +71,11 @@ class Replayed(Asked):
 def only_asks(frame: Any) -> bool:
     """Return whether a frame asks, by ``hasattr`` or ``getattr``, for what may not be there."""
     return frame.f_lasti not in _reads(frame.f_code)
+
+
+def is_of_package(file: str) -> bool:
+    """Return whether code in a file is no script's: of a package, of Python, or of no file."""
+    return "-packages" in file or file.startswith((sys.base_prefix, "<"))
 
 
 def asks_on(frame: Any) -> bool:

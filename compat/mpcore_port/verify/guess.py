@@ -12,7 +12,7 @@ from mpcore_port.verify.assumed_settings import is_counted, settings_of
 from mpcore_port.verify.bases import BY_NAME, inherited
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
-from mpcore_port.verify.module import Module, StepError, function_name, walk
+from mpcore_port.verify.module import Module, StepError, function_name, is_step, walk
 from mpcore_port.verify.roles import (
     AMP,
     LOADERS,
@@ -371,8 +371,7 @@ def _goes_over_chunks(function: Function, loop: ast.For | ast.While) -> bool:
 
 
 def _has_step(statements: Sequence[ast.stmt]) -> bool:
-    nodes = (node for one in statements for node in ast.walk(one) if _is_method(node))
-    return any(node.func.attr == "step" and "sched" not in ast.unparse(node.func) for node in nodes)  # type: ignore[attr-defined]
+    return any(is_step(node) for one in statements for node in ast.walk(one))
 
 
 def walk_all(function: Function) -> list[ast.AST]:

@@ -14,6 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 __all__ = ["Module", "StepError", "bound_names", "function_name", "is_backward"]
+__all__ += ["is_step"]
 __all__ += ["children", "module_of", "target_names", "walk"]
 
 Function = ast.FunctionDef | ast.AsyncFunctionDef
@@ -230,6 +231,14 @@ def module_of(text: str) -> Module:
 
 def _is_name_call(node: ast.AST) -> bool:
     return isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
+
+
+def is_step(node: ast.AST) -> bool:
+    """Return whether a call is an optimizer's, or a scaler's, step: no schedule's."""
+    func = node.func if isinstance(node, ast.Call) else None
+    if not isinstance(func, ast.Attribute) or func.attr != "step":
+        return False
+    return "sche" not in ast.unparse(func.value).lower()
 
 
 def is_backward(call: ast.AST) -> bool:

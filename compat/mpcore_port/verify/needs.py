@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from mpcore_port.verify.context import NEVER
 from mpcore_port.verify.files_asked import answered_yes
-from mpcore_port.verify.module import Module, StepError, children, is_backward, walk
+from mpcore_port.verify.module import Module, StepError, children, is_backward, is_step, walk
 from mpcore_port.verify.required import defaults
 from mpcore_port.verify.roles import flag_of
 from mpcore_port.verify.without_forward import ALWAYS
@@ -186,17 +186,7 @@ class Needs:
     def _steps(self, loop: ast.stmt, inner: Sequence[ast.AST]) -> bool:
         """Return whether an optimizer steps in ``loop``, outside of the loops in it."""
         within = {node for one in inner for node in ast.walk(one)}
-        for node in walk(loop):
-            if node in within or not isinstance(node, ast.Call):
-                continue
-            func = node.func
-            if (
-                isinstance(func, ast.Attribute)
-                and func.attr == "step"
-                and "sche" not in ast.unparse(func.value).lower()  # a scheduler
-            ):
-                return True
-        return False
+        return any(is_step(node) for node in walk(loop) if node not in within)
 
     def _steps_behind_loops(self, function: Function) -> bool:
         """Return whether a function steps behind a loop of it that accumulates gradients."""

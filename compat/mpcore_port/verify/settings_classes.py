@@ -11,8 +11,8 @@ import re
 import sys
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify.asked import only_asks
-from mpcore_port.verify.synthetic import missing
+from mpcore_port.verify.asked import is_of_package, only_asks
+from mpcore_port.verify.synthetic import parts_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -44,23 +44,25 @@ def _build(body: Any, name: str, *bases: Any, **kwargs: Any) -> Any:
 def _is_of_settings(made: Any, name: str, file: str) -> bool:
     if not isinstance(made, type) or _NAMES.fullmatch(name) is None:
         return False
-    own = "-packages" not in file and not file.startswith((sys.base_prefix, "<"))
-    return own and not hasattr(made, "__dataclass_fields__") and not hasattr(made, "_member_map_")
+    if is_of_package(file) or hasattr(made, "__dataclass_fields__"):
+        return False
+    return not hasattr(made, "_member_map_")
 
 
 def _or_known(own: Callable[[Any, str], Any] | None, role: str) -> Callable[[Any, str], Any]:
+    asked = own or _lacks
+
     def ask(one: Any, name: str) -> Any:
-        if own is not None:
-            try:
-                return own(one, name)
-            except (AttributeError, KeyError):
-                if name.startswith("_") or only_asks(sys._getframe(1)):
-                    raise
-        elif name.startswith("_") or only_asks(sys._getframe(1)):
-            msg = f"{type(one).__name__!r} object has no attribute {name!r}"
-            raise AttributeError(msg)
-        settings = missing(role)
-        part = getattr(settings, "_mpcore_part", None)
-        return missing(f"{role}.{name}") if part is None else part(name)
+        try:
+            return asked(one, name)
+        except (AttributeError, KeyError):
+            if name.startswith("_") or only_asks(sys._getframe(1)):
+                raise
+        return parts_of(role)(name)
 
     return ask
+
+
+def _lacks(one: Any, name: str) -> Any:
+    msg = f"{type(one).__name__!r} object has no attribute {name!r}"
+    raise AttributeError(msg)

@@ -7,7 +7,6 @@ import builtins
 import functools
 import importlib
 import importlib.util
-import linecache
 import os
 import re
 import shutil
@@ -18,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify import checkpoints, outside, written_files
-from mpcore_port.verify.absent import FILES, guarded_lines
+from mpcore_port.verify.absent import FILES, may_raise
 from mpcore_port.verify.synthetic import Missing, missing
 from mpcore_port.verify.written_files import place_of
 
@@ -137,11 +136,7 @@ def _found(file: str, folders: Sequence[str]) -> Path | None:
 
 def _may_raise() -> bool:
     """Return whether a script handles that a file is missing, or a package opens it."""
-    frame = sys._getframe(2)
-    name = frame.f_code.co_filename
-    if "-packages" in name or name.startswith((sys.base_prefix, "<")):
-        return True
-    return frame.f_lineno in guarded_lines(name, "".join(linecache.getlines(name)), FILES)
+    return may_raise(sys._getframe(2), FILES)
 
 
 def _tolerate(module: Any, name: str) -> None:

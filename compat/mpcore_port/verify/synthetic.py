@@ -27,6 +27,7 @@ __all__ = [
     "first_of",
     "give",
     "missing",
+    "parts_of",
     "passes_on",
     "rows",
 ]
@@ -307,9 +308,20 @@ def _of_settings(name: str) -> Any:
         return True
     if says_number(name):
         return number_of(name)
-    settings = missing("args")
-    part = getattr(type(settings), "_mpcore_part", None)
-    return missing(f"args.{name}") if part is None else part(settings, name)
+    return parts_of("args")(name)
+
+
+def parts_of(name: str) -> Callable[[str], Any]:
+    """Return what gives a setting by its name.
+
+    Whoever calls it is looked at: whether what is read is read on.
+
+    Args:
+        name: what the settings are called.
+    """
+    held = missing(name)
+    part = getattr(type(held), "_mpcore_part", None)
+    return functools.partial(part, held) if part is not None else held.__getattr__
 
 
 def missing(name: str, *, imported: bool = False) -> Missing:

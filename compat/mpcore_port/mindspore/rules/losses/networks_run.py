@@ -30,7 +30,6 @@ __all__ = ["NetworksRun", "own_names"]
 
 _MORE = re.compile(r"^(?!named_).+_param(eter)?s$")
 _OPTIMIZER = re.compile(r"self\.(?!\w*sched)(\w*_)?opt(im\w*|_\w+)?", re.I)
-_HOLDS_ANY = re.compile(r"(^|[._])(mods|modules|nets)$", re.I)
 _NETWORKS_HELD = re.compile(r"(^|[._])(hparams|mods|modules|nets)$", re.I)
 _OF_DICTS = frozenset({"copy", "get", "items", "keys", "pop", "setdefault", "update", "values"})
 
@@ -315,7 +314,7 @@ def _may_be_network(call: cst.Call, listed: str, local: set[str], at: At) -> boo
         return not at.names.attribute(at.names.enclosing(call, cst.ClassDef), text)
     if listed or not holder or holder == "self" or text.partition(".")[0] in local:
         return False
-    if SETTINGS.search(holder) or _HOLDS_ANY.search(holder):
+    if SETTINGS.search(holder) or _NETWORKS_HELD.search(holder):
         return name not in _OF_DICTS
     return not known_anywhere(name)
 

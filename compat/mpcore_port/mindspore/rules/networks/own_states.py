@@ -47,11 +47,8 @@ class OwnStateRule(PortRule):
         owner = at.names.enclosing(old, cst.ClassDef)
         if home is None or owner is None or not is_module_class(owner, at):
             return None
-        own = [cst.Arg(cst.Name(home.params.params[0].name.value)), *new.args]
-        comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
-        last = len(own) - 1
-        args = [one.with_changes(comma=comma) if i < last else one for i, one in enumerate(own)]
+        own = cst.Arg(cst.Name(home.params.params[0].name.value))
         to = cst.parse_expression(wording(at, _METHODS[func.attr.value]))
-        made = new.with_changes(func=to, args=args)
+        made = new.with_changes(func=to, args=[own, *new.args])
         at.note(self, old, made)
         return made
