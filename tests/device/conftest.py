@@ -30,6 +30,7 @@ def cuda():
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """Run each test in every mode that torch has."""
-    if "mode" in metafunc.fixturenames:
-        metafunc.parametrize("mode", device_kit.modes)
+    """Run each test in every mode that torch has, as in tests/backends."""
+    for name in ("mode", "step_mode"):
+        if name in metafunc.fixturenames:
+            metafunc.parametrize(name, device_kit.modes)

@@ -32,7 +32,7 @@ def test_by_op_has_the_bits_of_autocast(name, low):
     entry = ZOO[name]
     model = entry.build().to("cuda").eval()
     twin = copy.deepcopy(model)
-    x = torch.from_numpy(zoo.batch(name)[0]).to("cuda")
+    x = entry.tensors(entry.batch(zoo.generator(name)))[0].to("cuda")
     amp = mp.prepare(model, None, f"autocast_{low}")
     with torch.no_grad(), torch.autocast("cuda", getattr(torch, low)):
         wanted = twin(x)

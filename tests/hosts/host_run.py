@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 import numpy as np
@@ -12,6 +13,8 @@ from torch.nn import functional
 import mpcore as mp
 
 STEPS, BAD = 20, (3, 12)
+DEVICE = torch.device(os.environ.get("MPCORE_DEVICE", "cpu"))
+"""Where the hosts run; `make device` names an accelerator."""
 POLICIES = [
     "mixed_float16",
     "mixed_bfloat16",
@@ -32,7 +35,7 @@ def batches(steps: int = STEPS, size: int = 8, bad: tuple[int, ...] = BAD) -> li
     ]
     for index in bad:
         made[index][0][0, 0] = torch.inf
-    return made
+    return [(x.to(DEVICE), y.to(DEVICE)) for x, y in made]
 
 
 class Net(nn.Module):
@@ -46,7 +49,7 @@ class Net(nn.Module):
 
 def network() -> Net:
     torch.manual_seed(1)
-    return Net()
+    return Net().to(DEVICE)
 
 
 def loss_of(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
@@ -117,7 +120,8 @@ def own_run(
         draw = torch.Generator().manual_seed(stir)
         with torch.no_grad():
             for param in model.parameters():
-                param.mul_(1 + 2.0**-23 * (torch.randint(3, param.shape, generator=draw) - 1))
+                way = torch.randint(3, param.shape, generator=draw) - 1
+                param.mul_(1 + 2.0**-23 * way.to(DEVICE))
     optimizer = optimizer_of(model)
     amp = mp.prepare(model, optimizer, policy_of(policy))
     schedule = schedule_of(optimizer)

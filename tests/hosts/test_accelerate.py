@@ -31,7 +31,9 @@ class Run:
     """The loop of Accelerate's own documentation."""
 
     def __init__(self, policy: str, **options: Any) -> None:
-        self.accelerator = Accelerator(policy=run.policy_of(policy), cpu=True, **options)
+        self.accelerator = Accelerator(
+            policy=run.policy_of(policy), cpu=run.DEVICE.type == "cpu", **options
+        )
         model = run.network()
         optimizer = run.optimizer_of(model)
         self.model, self.optimizer, self.schedule = self.accelerator.prepare(
@@ -95,8 +97,8 @@ def test_accelerators_own_autocast_may_stand_around(policy: str) -> None:
         mine.optimizer.zero_grad()
     run.assert_same(run.own_run(policy, run.batches()), mine.end())
     with pytest.raises(RuntimeError, match="shapes"):
-        mine.model(torch.zeros(2, 7))  # the region is left by an error too
-    assert not torch.is_autocast_enabled("cpu")
+        mine.model(torch.zeros(2, 7, device=run.DEVICE))  # the region is left by an error too
+    assert not torch.is_autocast_enabled(run.DEVICE.type)
 
 
 def test_the_norm_is_the_true_one() -> None:
@@ -178,7 +180,7 @@ def test_clipping_a_part_by_value_and_by_another_norm() -> None:
 
 
 def test_loaders_and_models_that_are_not_trained() -> None:
-    accelerator = Accelerator(policy="mixed_bfloat16", cpu=True)
+    accelerator = Accelerator(policy="mixed_bfloat16", cpu=run.DEVICE.type == "cpu")
     loader = accelerator.prepare(DataLoader(run.batches(), batch_size=None))
     assert len(list(loader)) == run.STEPS
     teacher, model = run.network().eval(), run.network()
@@ -195,7 +197,7 @@ def test_loaders_and_models_that_are_not_trained() -> None:
 
 def test_evaluation_alone_runs_under_the_policy() -> None:
     for policy in ("mixed_bfloat16", "autocast_bfloat16", "model_bfloat16"):
-        accelerator = Accelerator(policy=policy, cpu=True)
+        accelerator = Accelerator(policy=policy, cpu=run.DEVICE.type == "cpu")
         model, x = run.network().eval(), run.batches()[0][0]
         plain = model(x)
         model = accelerator.prepare(model)
@@ -220,11 +222,13 @@ def test_second_training_of_the_same_model() -> None:
 @pytest.mark.parametrize("precision", ["bf16", "fp16"])
 def test_two_precisions_at_once_are_refused(precision: str) -> None:
     with pytest.raises(mp.BackendError, match="`mixed_precision` must be 'no'"):
-        Accelerator(policy="mixed_bfloat16", cpu=True, mixed_precision=precision)
+        Accelerator(
+            policy="mixed_bfloat16", cpu=run.DEVICE.type == "cpu", mixed_precision=precision
+        )
 
 
 def test_what_would_go_past_the_policy_is_refused() -> None:
-    accelerator = Accelerator(policy="mixed_bfloat16", cpu=True)
+    accelerator = Accelerator(policy="mixed_bfloat16", cpu=run.DEVICE.type == "cpu")
     model, other = run.network(), run.network()
     optimizer = run.optimizer_of(model)
     with pytest.raises(mp.BackendError, match="one model to train"):
@@ -237,7 +241,7 @@ def test_what_would_go_past_the_policy_is_refused() -> None:
     ):
         with pytest.raises(mp.BackendError, match="to one `accelerator"):
             call(given)
-    native = accelerate.Accelerator(cpu=True)
+    native = accelerate.Accelerator(cpu=run.DEVICE.type == "cpu")
     native.prepare(run.network())
     with pytest.raises(mp.BackendError, match="before it prepares"):
         under_policy(native, "mixed_bfloat16")
@@ -255,7 +259,7 @@ def test_prepare_again_is_the_same_model() -> None:
 
 @pytest.mark.parametrize("kind", ["DEEPSPEED", "MEGATRON_LM", "FSDP"])
 def test_engines_of_their_own_are_refused(kind: str) -> None:
-    native = accelerate.Accelerator(cpu=True)
+    native = accelerate.Accelerator(cpu=run.DEVICE.type == "cpu")
     distributed = accelerate.DistributedType(kind)
     native.state._shared_state["distributed_type"] = distributed
     native.state._shared_state["fsdp_plugin"] = None
@@ -269,7 +273,7 @@ def test_engines_of_their_own_are_refused(kind: str) -> None:
 
 
 def test_a_prepared_model_in_accelerates_own_loop_raises() -> None:
-    accelerator = accelerate.Accelerator(cpu=True)
+    accelerator = accelerate.Accelerator(cpu=run.DEVICE.type == "cpu")
     model = run.network()
     optimizer = run.optimizer_of(model)
     mp.prepare(model, optimizer, "mixed_float16")

@@ -76,7 +76,8 @@ class Look(Callback):
 
 def trainer(policy: Any, *callbacks: Any, **options: Any) -> Any:
     plain = {
-        "accelerator": "cpu",
+        "accelerator": run.DEVICE.type,
+        "devices": 1,
         "max_epochs": 1,
         "logger": False,
         "enable_progress_bar": False,
@@ -419,7 +420,7 @@ def test_a_prepared_model_without_the_plugin_raises() -> None:
     module = Own()
     before = [param.detach().clone() for param in module.net.parameters()]
     plain = pl.Trainer(
-        accelerator="cpu",
+        accelerator=run.DEVICE.type,
         max_epochs=1,
         logger=False,
         enable_progress_bar=False,

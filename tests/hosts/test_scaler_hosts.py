@@ -16,7 +16,7 @@ def with_timm(timm: Any, policy: str, clip: float | None) -> dict[str, Any]:
     optimizer = run.optimizer_of(model)
     amp = mp.prepare(model, optimizer, run.policy_of(policy))
     schedule = amp.scheduler(run.schedule_of(optimizer))
-    scaler = timm.utils.NativeScaler(device="cpu")
+    scaler = timm.utils.NativeScaler(device=run.DEVICE.type)
     scaler._scaler = amp.grad_scaler  # the one line
     for x, y in run.batches():
         optimizer.zero_grad()
@@ -47,7 +47,7 @@ def test_lightnings_own_mixed_precision_takes_it(policy: str) -> None:
     optimizer = run.optimizer_of(model)
     amp = mp.prepare(model, optimizer, run.policy_of(policy))
     schedule = amp.scheduler(run.schedule_of(optimizer))
-    native = MixedPrecision("16-mixed", "cpu", amp.grad_scaler)
+    native = MixedPrecision("16-mixed", run.DEVICE.type, amp.grad_scaler)
     for x, y in run.batches():
         loss = run.loss_of(model, x, y)
         native.backward(loss, model)

@@ -74,7 +74,7 @@ def trainer(policy: Any, folder: Any, *callbacks: Any, **options: Any) -> Any:
         "report_to": "none",
         "disable_tqdm": True,
         "logging_strategy": "no",
-        "use_cpu": True,
+        "use_cpu": run.DEVICE.type == "cpu",
         "train_sampling_strategy": "sequential",
     }
     made = Trainer(
@@ -229,7 +229,7 @@ def test_a_model_of_the_library_learns_and_keeps_its_columns(tmp_path: Any) -> N
         disable_tqdm=True,
         logging_strategy="epoch",
         save_strategy="no",
-        use_cpu=True,
+        use_cpu=run.DEVICE.type == "cpu",
     )
     made = train_under(Trainer(model, args, train_dataset=data), "mixed_bfloat16")
     made.train()
@@ -257,7 +257,7 @@ def lora(policy: str, folder: Any, *callbacks: Any) -> Any:
         disable_tqdm=True,
         logging_strategy="no",
         save_strategy="no",
-        use_cpu=True,
+        use_cpu=run.DEVICE.type == "cpu",
     )
     data = [{"input_ids": row, "labels": row} for row in words]
     made = Trainer(model, args, train_dataset=data, callbacks=list(callbacks))
