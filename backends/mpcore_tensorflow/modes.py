@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from mpcore.step.result import StepResult
     from mpcore_tensorflow.amp import KerasAmp
 
-__all__ = ["MODES", "begin", "called", "one_thread", "place", "stepper"]
+__all__ = ["MODES", "begin", "called", "one_thread", "stepper"]
 
 one_thread = contextlib.nullcontext  # threads are set before the framework starts
 
@@ -46,11 +46,6 @@ def begin(mode: str, device: str) -> None:
 def called(model: Any, mode: str) -> Any:
     """Return the model: what is compiled is the whole step."""
     return model
-
-
-def place(batch: tuple[Any, ...], device: str) -> tuple[Any, ...]:
-    """Return the batch: TensorFlow moves it."""
-    return batch
 
 
 def stepper(amp: KerasAmp, loss_fn: Any, mode: str, **options: Any) -> Callable[..., StepResult]:

@@ -62,7 +62,7 @@ class TorchDriver:
     def batch(
         self, x: Arrays, y: Arrays, layout: Layout, target_layout: Layout = ""
     ) -> tuple[Any, ...]:
-        """Return tensors; integers become int64, as torch's losses want."""
+        """Return tensors where torch makes them; integers become int64, as its losses want."""
         return (*_inputs(x, layout), *_inputs(y, target_layout))
 
     def forward(self, model: nn.Module) -> Callable[..., Any]:
@@ -172,9 +172,9 @@ class TorchDriver:
         def assign(slot: str, tensor: torch.Tensor, array: npt.NDArray[np.float32]) -> None:
             param = cast("nn.Parameter", tensor)
             state = optimizer.state[masters.get(param, param)]
-            state[names[slot]] = torch.from_numpy(np.array(array))
+            state[names[slot]] = torch.from_numpy(np.array(array)).to(tensor.device)
             if not isinstance(optimizer, torch.optim.SGD):
-                state["step"] = torch.tensor(float(slots.steps))
+                state["step"] = torch.tensor(float(slots.steps), device=tensor.device)
 
         for slot, layers in slots.values.items():
             spread(_held(model, buffers=False), layers, partial(assign, slot))
@@ -190,7 +190,7 @@ class TorchDriver:
         """Return the output in evaluation mode."""
 
         def run(rows: Arrays) -> npt.NDArray[np.float32]:
-            found: npt.NDArray[np.float32] = model(*_inputs(rows, layout)).float().numpy()
+            found: npt.NDArray[np.float32] = model(*_inputs(rows, layout)).float().cpu().numpy()
             return classes_last(found, target_layout)
 
         model.eval()
@@ -206,7 +206,7 @@ def _inputs(arrays: Arrays, layout: Layout) -> list[torch.Tensor]:
 
 def _tensor(x: npt.NDArray[Any]) -> torch.Tensor:
     own = x.astype(np.int64) if x.dtype.kind in "iu" else x.astype(np.float32)
-    return torch.from_numpy(np.ascontiguousarray(own))
+    return torch.from_numpy(np.ascontiguousarray(own)).to(torch.get_default_device())
 
 
 def _widened(value: Any) -> Any:

@@ -93,6 +93,8 @@ def dry_run(
         try:
             with warnings.catch_warnings():
                 warnings.filterwarnings("ignore", "PyTorch was compiled without cuDNN")
+                # Recurrent layers ask where their weights lie in memory (torch 2.11 with CUDA).
+                warnings.filterwarnings("ignore", "Accessing the data pointer of FakeTensor")
                 region = _region(ghost, plan, kind)
                 return run(ghost, region, given, [(forward, [])], 1.0, calls, how)
         except (

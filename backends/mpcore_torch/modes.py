@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpcore.step.result import StepResult
     from mpcore_torch.amp import TorchAmp
 
-__all__ = ["MODES", "begin", "called", "one_thread", "place", "stepper"]
+__all__ = ["MODES", "begin", "called", "one_thread", "stepper"]
 
 MODES: tuple[str, ...] = ("eager", "compiled")
 
@@ -39,11 +39,6 @@ def begin(mode: str, device: str) -> None:
 def called(model: nn.Module, mode: str) -> Any:
     """Return the model, compiled by ``torch.compile`` where that is asked for."""
     return torch.compile(model) if mode == "compiled" else model
-
-
-def place(batch: tuple[Any, ...], device: str) -> tuple[Any, ...]:
-    """Return the tensors of a batch on ``device``."""
-    return tuple(tensor.to(device) for tensor in batch) if device else batch
 
 
 def stepper(amp: TorchAmp, loss_fn: Any, mode: str, **options: Any) -> Callable[..., StepResult]:

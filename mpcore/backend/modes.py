@@ -24,7 +24,7 @@ class Modes(Protocol[AmpT]):
     first."""
 
     def begin(self, mode: str, device: str) -> None:
-        """Set what must be set before a model is built.
+        """Set what must be set before a model is built: models and batches are made there.
 
         Raises:
             BackendError: the framework has no such device here.
@@ -33,10 +33,6 @@ class Modes(Protocol[AmpT]):
 
     def called(self, model: Any, mode: str) -> Any:
         """Return what the loss function is to call for ``model``."""
-        ...
-
-    def place(self, batch: tuple[Any, ...], device: str) -> tuple[Any, ...]:
-        """Return a driver's batch where the model is."""
         ...
 
     def stepper(

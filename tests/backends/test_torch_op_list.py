@@ -61,6 +61,14 @@ OTHERWISE = {
     ("grid_sampler", "low-cuda"): ("raises", "not linked"),
     ("grid_sampler", "mixed-cuda"): ("raises", "not linked"),
 }
+if torch.cuda.is_available():  # the kernels themselves: torch 2.11.0, H200
+    OTHERWISE |= {
+        ("index_copy", "mixed-cuda"): ("raises", "same dtype"),
+        ("linalg_svd", "low-cuda"): ("raises", "not implemented"),
+        ("linalg_solve", "low-cuda"): ("raises", "not implemented"),
+        ("trace", "low-cuda"): ("float32", ""),  # sums the diagonal, under autocast
+    }
+    OTHERWISE = {at: found for at, found in OTHERWISE.items() if at[0] != "grid_sampler"}
 
 
 def outcome(case: tuple, device: str, fed: str, low: str) -> tuple[str, str]:

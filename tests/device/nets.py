@@ -8,10 +8,10 @@ from torch.nn import functional
 from where import HERE
 
 
-def net() -> nn.Sequential:
+def net(activation: type[nn.Module] = nn.ReLU) -> nn.Sequential:
     torch.manual_seed(0)
     return nn.Sequential(
-        nn.Linear(8, 16), nn.BatchNorm1d(16), nn.ReLU(), nn.LayerNorm(16), nn.Linear(16, 4)
+        nn.Linear(8, 16), nn.BatchNorm1d(16), activation(), nn.LayerNorm(16), nn.Linear(16, 4)
     )
 
 

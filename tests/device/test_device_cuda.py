@@ -38,8 +38,8 @@ def test_by_op_has_the_bits_of_autocast(name, low):
         wanted = twin(x)
     with torch.no_grad(), amp.autocast():
         found = model(x)
-    assert found.dtype == wanted.dtype
-    assert torch.equal(found, wanted)
+    assert found.dtype == torch.float32  # what models hand on, unless a policy says otherwise
+    assert torch.equal(found, wanted.float())
 
 
 @pytest.mark.parametrize(("word", "allowed"), [("strict", False), ("fast", True)])
@@ -49,7 +49,7 @@ def test_float32_means_what_the_policy_says(word, allowed):
     amp = mp.prepare(model, torch.optim.SGD(model.parameters(), 0.1), f"float32, float32={word}")
     try:
         exact = x.double() @ model.weight.double().T + model.bias.double()
-        error = float((model(x) - exact).abs().max() / exact.abs().max())
+        error = float((model(x) - exact).detach().abs().max() / exact.detach().abs().max())
         coarse = error > 1e-5
         if torch.cuda.get_device_capability() >= (8, 0):
             assert coarse == allowed

@@ -28,9 +28,13 @@ FORMS = {
 
 @pytest.fixture(params=FORMS)
 def form(request: pytest.FixtureRequest) -> str:
-    """Return a form that torch has on this device: the CPU steps no capturable optimizer."""
+    """Return a form that torch has on this device."""
     if "capturable" in request.param and HERE.type == "cpu":
         pytest.skip("torch has capturable optimizers on accelerators alone")
+    try:
+        FORMS[request.param](net().to(HERE).parameters())
+    except RuntimeError as error:  # Adagrad of torch 2.11 has no fused kernel on CUDA
+        pytest.skip(f"torch {torch.__version__} on {HERE.type}: {error}")
     return request.param
 
 

@@ -32,13 +32,13 @@ def reads_of(body) -> int:
         return count() - before
     if DEVICE != "cuda":
         pytest.skip(f"not run: nothing counts the reads of {DEVICE}")
-    torch.cuda.set_sync_debug_mode("warn")
-    try:
-        with warnings.catch_warnings(record=True) as told:
-            warnings.simplefilter("always")
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        torch.cuda.set_sync_debug_mode("warn")  # says itself that it is a prototype
+        try:
             body()
-    finally:
-        torch.cuda.set_sync_debug_mode("default")
+        finally:
+            torch.cuda.set_sync_debug_mode("default")
     return sum("synchronizing" in str(one.message) for one in told)
 
 

@@ -35,7 +35,7 @@ def batches(steps: int = STEPS, size: int = 8, bad: tuple[int, ...] = BAD) -> li
     ]
     for index in bad:
         made[index][0][0, 0] = torch.inf
-    return [(x.to(DEVICE), y.to(DEVICE)) for x, y in made]
+    return made
 
 
 class Net(nn.Module):
@@ -53,7 +53,8 @@ def network() -> Net:
 
 
 def loss_of(model: Any, x: torch.Tensor, y: torch.Tensor) -> torch.Tensor:
-    return functional.cross_entropy(model(x).float(), y)
+    home = next(model.parameters()).device  # hosts move what their loaders give; loops here do not
+    return functional.cross_entropy(model(x.to(home)).float(), y.to(home))
 
 
 def optimizer_of(model: nn.Module) -> torch.optim.Optimizer:
@@ -76,7 +77,7 @@ def policy_of(text: str) -> mp.Policy:
 
 def slots_of(optimizer: torch.optim.Optimizer) -> list[torch.Tensor]:
     return [
-        value.detach().clone()
+        value.detach().cpu().clone()
         for state in optimizer.state.values()
         for value in state.values()
         if isinstance(value, torch.Tensor)

@@ -51,7 +51,7 @@ def _work(job: Job, emit: Callable[..., None]) -> None:
     # The file may read what lies beside the user; what frameworks leave behind
     # (MindSpore: rank_0/) goes where it is thrown away.
     os.chdir(job.result.parent)
-    begin(job)
+    begin(job.configuration)
     write_json(job.result, plain(_JOBS[job.kind](job, experiment, emit)))
 
 

@@ -35,6 +35,7 @@ __all__ = [
     "policy_option",
     "policy_parts",
     "read_backends",
+    "read_devices",
     "read_policies",
 ]
 
@@ -151,6 +152,20 @@ def read_backends(asked: Texts) -> list[str]:
     for name in names:
         check_choice("backend", backend_of(name) or name, backend_names(), ExperimentError)
     return _once("backend", names)
+
+
+def read_devices(asked: Texts) -> list[str]:
+    """Return the names of backends, with devices where they were named; none for None.
+
+    Raises:
+        ExperimentError: a name is wrong, or there twice, or says more than a device.
+    """
+    found = read_configurations(parts(asked))
+    for one in found:
+        if one.mode or one.python:
+            msg = f"`backend` must be a name here, or NAME:DEVICE, got {str(one)!r}"
+            raise ExperimentError(msg)
+    return [str(one) for one in found]
 
 
 def read_policies(asked: Iterable[str]) -> list[str]:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
     from mpcore.backend.layout import Arrays
     from mpcore.step.result import StepResult
+    from mpcore.tools.experiment.configuration import Configuration
     from mpcore.tools.experiment.data import Data
     from mpcore.tools.experiment.experiment import Experiment
     from mpcore.tools.experiment.job import Job
@@ -29,12 +30,12 @@ if TYPE_CHECKING:
 __all__ = ["Prepared", "begin", "load_state", "load_weights", "save_state", "save_weights"]
 
 
-def begin(job: Job) -> None:
+def begin(asked: Configuration) -> None:
     """Set what a configuration's mode and device need, before its framework builds anything."""
-    modes, asked = MODES.find(job.backend), job.configuration
+    modes = MODES.find(asked.backend)
     if modes is None:
         if asked.mode or asked.device:
-            msg = f"the {job.backend} backend has no modes or devices to choose, got {asked}"
+            msg = f"the {asked.backend} backend has no modes or devices to choose, got {asked}"
             raise ExperimentError(msg)
         return
     if asked.mode:
@@ -81,7 +82,6 @@ class Prepared:
         self.amp = prepare(self.model, self.optimizer, job.policy)
         self.loss_fn = setup.loss(self.model)
         modes, mode = MODES.find(job.backend), job.configuration.mode
-        self._modes = modes
         options = setup.step_options
         self.run: Callable[..., StepResult] = partial(self.amp.step, self.loss_fn, **options)
         if modes is not None:
@@ -90,9 +90,7 @@ class Prepared:
 
     def batch(self, x: Arrays, y: Arrays) -> tuple[Any, ...]:
         """Return numpy arrays as the framework's tensors, where the model is."""
-        batch = self.setup.batch(x, y)
-        device = self.job.configuration.device
-        return batch if self._modes is None else self._modes.place(batch, device)
+        return self.setup.batch(x, y)
 
     def step(self, x: Arrays, y: Arrays, index: int, *, keep_grads: bool = False) -> StepResult:
         """Run step number ``index`` on numpy arrays, in the mode of its configuration."""

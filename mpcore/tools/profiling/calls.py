@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 from mpcore.graph.lifting import time_graph
 from mpcore.policy.policy import Policy
+from mpcore.tools.experiment.configuration import Configuration
+from mpcore.tools.experiment.prepared import begin
 from mpcore.tools.experiment.progress import say
 from mpcore.tools.experiment.setup import Setup, example_of
 
@@ -23,8 +25,10 @@ def show_calls(
     """Time the calls of each backend and policy; return the exit code."""
     data, parts, found = loaded.data(), [], []
     for name in names:
+        asked = Configuration.parse(name)
+        begin(asked)
         for text in policies:
-            model, batch = example_of(Setup(loaded, name, data))
+            model, batch = example_of(Setup(loaded, asked.name, data))
             policy = replace(Policy.parse(text), by="graph")
             timed = time_graph(model, policy, *batch)
             parts += [f"{name} {text}", *(one.table(rows) for one in timed)]

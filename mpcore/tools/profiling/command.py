@@ -23,7 +23,7 @@ from mpcore.tools.experiment.options import (
     check_seconds,
     load,
     policy_option,
-    read_backends,
+    read_devices,
     read_policies,
 )
 from mpcore.tools.experiment.progress import Display
@@ -39,11 +39,12 @@ if TYPE_CHECKING:
 __all__ = ["profile"]
 
 _DEFAULT = "mixed_bfloat16"
+_MORE = "A name may end in a device: torch:cuda:1. "
 
 
 def profile(
     experiment: ExperimentFile,
-    backend: Annotated[Texts, backend_option(FIRST_BUILT)] = None,
+    backend: Annotated[Texts, backend_option(FIRST_BUILT, more=_MORE)] = None,
     policy: Annotated[Texts, policy_option(_DEFAULT)] = None,
     steps: Annotated[int, typer.Option(min=1, max=1000, help="Steps under the profiler.")] = 5,
     batch: Batch = None,
@@ -81,7 +82,7 @@ def profile(
     check_seconds(time_limit)
     answer = Answer("mpcore-profile", form, output)
     texts = read_policies(policy or [_DEFAULT])
-    loaded, names = load(experiment, read_backends(backend))
+    loaded, names = load(experiment, read_devices(backend))
     if graph:
         return show_calls(loaded, names, texts, rows, answer)
     wanted = _Wanted(steps, batch, trials, threads, time_limit)

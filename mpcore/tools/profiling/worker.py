@@ -16,8 +16,9 @@ from mpcore._lib.process import serve
 from mpcore.backend.parts import PROFILER
 from mpcore.backend.profiler import Spread
 from mpcore.errors import MpcoreError
+from mpcore.tools.experiment.configuration import Configuration
 from mpcore.tools.experiment.experiment import load_experiment
-from mpcore.tools.experiment.names import backend_of
+from mpcore.tools.experiment.prepared import begin
 from mpcore.tools.profiling.duel import duel
 from mpcore.tools.profiling.looking import look
 from mpcore.tools.profiling.result import Measured, result_of
@@ -46,13 +47,14 @@ def main(argv: list[str]) -> int:
 def _work(task: dict[str, Any], emit: Callable[..., None]) -> None:
     experiment = load_experiment(Path(task["experiment"]))
     os.chdir(task["folder"])  # profilers and frameworks leave files behind
+    begin(Configuration.parse(task["backend"]))
     emit(profile=_profile(task, experiment, emit))
 
 
 def _profile(
     task: dict[str, Any], experiment: Experiment, emit: Callable[..., None]
 ) -> dict[str, Any]:
-    profiler = PROFILER.of(backend_of(task["backend"]))
+    profiler = PROFILER.of(Configuration.parse(task["backend"]).backend)
     threads = profiler.set_up()
     data = experiment.data()
     run = _run(task, experiment, data, task["policy"])
@@ -101,7 +103,8 @@ def _rivals(plan: Plan) -> list[Candidate]:
 
 
 def _run(task: dict[str, Any], experiment: Experiment, data: Data, text: str) -> Run:
-    name, steps, batch = task["backend"], task["steps"], task["batch"]
+    name = Configuration.parse(task["backend"]).name
+    steps, batch = task["steps"], task["batch"]
     return Run(experiment, name, data, text, steps=steps, batch=batch)
 
 
