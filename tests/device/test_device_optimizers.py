@@ -51,6 +51,8 @@ def native(form, low):
         with torch.autocast(HERE.type, low):
             loss = loss_of(model)(*batch(number, boost=boost))
         scaler.scale(loss).backward()
+        if form == "sgd, fused":  # which rounds otherwise where it is handed the scale itself
+            scaler.unscale_(optimizer)
         scaler.step(optimizer)
         scaler.update()
         if boost != 1.0:  # torch leaves the statistics of a skipped batch in the model
