@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import inspect
 import warnings
 import weakref
 from dataclasses import dataclass, field
@@ -69,6 +70,12 @@ class Runner:
 
     def bind(self, function: Callable[..., Any]) -> None:
         """Say what runs: a function of the model, which dynamo must not keep, and arguments."""
+        if "recompile_limit" not in inspect.signature(torch.compile).parameters:
+            msg = (
+                f"by='graph' needs a newer torch than {torch.__version__}: it was run on 2.13, and "
+                "2.11 cannot compile a piece apart from others; use by='op' or by='layer'"
+            )
+            raise GraphError(msg)
         self._compiled = torch.compile(
             function,
             backend=self._backend,

@@ -39,6 +39,7 @@ def read_masters(model: nn.Module, master_weights: Masters) -> dict[str, torch.T
     """Return the values by path: the copies themselves, or new tensors on the host."""
     with_more = _with_more(master_weights)
     master_weights.look()
+    master_weights.stay_beside()  # Lightning moves a model to the host before it saves its end
     with torch.no_grad():
         return {
             name: master_weights.states[param].to_save()

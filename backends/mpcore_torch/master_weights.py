@@ -139,6 +139,10 @@ class Masters:
                 "into it, or call amp.load_weights"
             )
             raise BackendError(msg)
+        self.stay_beside()
+
+    def stay_beside(self) -> None:
+        """Move to the device of the model, if it was moved; also behind a run, to be read."""
         first = next(iter(self.states.values()), None)
         if first is not None and first.low.device != first.master.device:
             for state in self.states.values():

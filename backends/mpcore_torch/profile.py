@@ -11,14 +11,17 @@ it was not run.
 from __future__ import annotations
 
 import contextlib
+import inspect
 import time
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd.profiler_util import FunctionEvent
 from torch.profiler import ProfilerActivity, profile, record_function
 
 from mpcore.backend.profiler import CAST, LOSS, OpTime, Recording, summed
+from mpcore.errors import BackendError
 from mpcore.tools.inspection.trace import neutral_op, widest, words
 from mpcore_torch.layers import device_of, leaves
 from mpcore_torch.replay import kernels
@@ -50,6 +53,12 @@ def set_up() -> int:
 
 def record(amp: Amp, loss_fn: Callable[..., Any], batches: Sequence[tuple[Any, ...]]) -> Recording:
     """Run a step on each batch under torch.profiler; see ``profiling.values.Profiler``."""
+    if "input_dtypes" not in inspect.signature(FunctionEvent).parameters:
+        msg = (
+            f"`profile` needs a newer torch than {torch.__version__}: it was run on 2.13, and the "
+            "events of 2.11 do not tell their dtypes"
+        )
+        raise BackendError(msg)
     model = amp.model  # type: ignore[attr-defined]
     device = device_of(model)
     activities = [ProfilerActivity.CPU]

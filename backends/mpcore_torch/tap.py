@@ -242,7 +242,9 @@ class _Seen(SeenTensor):
         self._takes.append(take)
 
 
-def _arrived(takes: list[Callable[[SeenTensor], None]], grad: torch.Tensor) -> None:
+def _arrived(takes: list[Callable[[SeenTensor], None]], grad: torch.Tensor | None) -> None:
+    if grad is None:  # cuDNN's recurrent kernels give none for a state that nobody reads
+        return
     seen = _Seen(grad, [])
     for take in takes:
         take(seen)

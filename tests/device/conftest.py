@@ -7,6 +7,15 @@ from kit_device import kit as device_kit
 from where import DEVICE, DRY, WHY
 
 
+def pytest_configure(config: pytest.Config) -> None:
+    """Let pass what torch 2.11 says of its own imports and of RNNs whose weights were cast."""
+    for line in (
+        "ignore:.torch.jit.script_method. is deprecated:DeprecationWarning",
+        "ignore:RNN module weights are not part of single contiguous chunk:UserWarning",
+    ):
+        config.addinivalue_line("filterwarnings", line)
+
+
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Mark what is here; skip it where there is nothing to run on."""
     for item in items:

@@ -32,7 +32,9 @@ def form(request: pytest.FixtureRequest) -> str:
     if "capturable" in request.param and HERE.type == "cpu":
         pytest.skip("torch has capturable optimizers on accelerators alone")
     try:
-        FORMS[request.param](net().to(HERE).parameters())
+        model = net().to(HERE)
+        loss_of(model)(*batch(0)).backward()
+        FORMS[request.param](model.parameters()).step()
     except RuntimeError as error:  # Adagrad of torch 2.11 has no fused kernel on CUDA
         pytest.skip(f"torch {torch.__version__} on {HERE.type}: {error}")
     return request.param

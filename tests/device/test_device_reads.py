@@ -39,7 +39,7 @@ def reads_of(body) -> int:
             body()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing" in str(one.message) for one in told)
+    return sum("called a synchronizing" in str(one.message) for one in told)
 
 
 @pytest.mark.parametrize("call", [{}, {"clip_norm": 1.0}, {"micro_batches": 2}], ids=str)

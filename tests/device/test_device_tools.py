@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import json
 import subprocess
 import sys
@@ -20,6 +21,12 @@ import mpcore as mp
 
 ROOT = Path(__file__).parents[2]
 EXPERIMENT = "examples/image_cnn/experiment.py"
+
+
+needs_new_torch = pytest.mark.skipif(
+    "recompile_limit" not in inspect.signature(torch.compile).parameters,
+    reason=f"not run: by=graph and profile need a newer torch than {torch.__version__}",
+)
 
 
 @pytest.fixture(autouse=True)
@@ -59,7 +66,8 @@ def test_layers_do_what_the_plan_says(policy):
 
 
 @pytest.mark.parametrize("low", ["float16", "bfloat16"])
-@pytest.mark.parametrize("name", ["convnet", "gpt"])
+@needs_new_torch
+@pytest.mark.parametrize("name", ["convnet", "unet"])
 def test_a_graph_has_the_bits_of_autocast(name, low):
     ends = []
     for by in ("", ", by=graph, place=list"):
@@ -100,6 +108,7 @@ def test_backends_are_compared_on_it(tmp_path):
     assert all(run["status"] == "ok" for run in runs), runs
 
 
+@needs_new_torch
 def test_a_step_is_profiled_on_it(cuda, tmp_path):
     out = tmp_path / "profile.json"
     words = ["--backend", f"torch:{HERE.type}", "--policy", "mixed_bfloat16", "--steps", "4"]

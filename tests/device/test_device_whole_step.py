@@ -37,6 +37,7 @@ def test_a_compiled_step_does_as_an_eager_one():
     assert not differing(before, state_of(model, amp))
 
 
+@pytest.mark.filterwarnings("ignore:The CUDA Graph is empty")  # it is: that is the point
 def test_a_step_in_a_cuda_graph_is_refused(cuda):
     model, amp = prepared()
     loss_fn, (x, y) = loss_of(model), batch(0)
@@ -50,6 +51,8 @@ def test_a_step_in_a_cuda_graph_is_refused(cuda):
     assert amp.step(loss_fn, x, y).stepped
 
 
+# torch warms up a graph on a stream of its own, beside gradients that were made on another.
+@pytest.mark.filterwarnings("ignore:The AccumulateGrad node")
 def test_a_graphed_model_trains(cuda):
     model, amp = prepared()
     x, y = batch(0)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 # No test of this suite asks a hub for anything: models are built from their configurations.
 os.environ["HF_HUB_OFFLINE"] = "1"
-os.environ["ACCELERATE_USE_CPU"] = "1"
+os.environ["ACCELERATE_USE_CPU"] = str(int(os.environ.get("MPCORE_DEVICE", "cpu") == "cpu"))
 
 VISION = Path(sys.prefix) / "vision"
 

@@ -186,7 +186,7 @@ def test_loaders_and_models_that_are_not_trained() -> None:
     teacher, model = run.network().eval(), run.network()
     optimizer = run.optimizer_of(model)
     model, optimizer, teacher = accelerator.prepare(model, optimizer, teacher)
-    x, _ = run.batches()[0]
+    x = run.batches()[0][0].to(run.DEVICE)
     assert teacher(x).dtype == model(x).dtype == torch.float32
     plain = run.network().eval()(x)
     assert not torch.equal(plain, teacher(x))
@@ -198,7 +198,7 @@ def test_loaders_and_models_that_are_not_trained() -> None:
 def test_evaluation_alone_runs_under_the_policy() -> None:
     for policy in ("mixed_bfloat16", "autocast_bfloat16", "model_bfloat16"):
         accelerator = Accelerator(policy=policy, cpu=run.DEVICE.type == "cpu")
-        model, x = run.network().eval(), run.batches()[0][0]
+        model, x = run.network().eval(), run.batches()[0][0].to(run.DEVICE)
         plain = model(x)
         model = accelerator.prepare(model)
         assert not torch.equal(plain, model(x).float())
