@@ -339,6 +339,7 @@ class Masters:
 
     def release(self) -> dict[nn.Parameter, nn.Parameter]:
         """Return a float32 parameter for each 16-bit one; the moments are float32 again."""
+        self.stay_beside()
         for moments in self._moments.values():
             moments.release()
         self._moments = {}

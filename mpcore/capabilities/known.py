@@ -16,6 +16,7 @@ _BFLOAT16 = ("avx512_bf16", "amx_bf16", "bf16", "svebf16")
 _FLOAT16 = ("avx512_fp16", "amx_fp16", "fphp", "asimdhp")
 _PRODUCTS = ("linear", "conv", "conv_transpose", "attention", "recurrent")
 _HERE = "mpcore doctor on an AMD EPYC with avx512_bf16, without avx512_fp16"
+_H200 = "the device suite on an NVIDIA H200, torch 2.11.0"
 _NOT_RUN = "documentation and sources; not run by mpcore"
 
 
@@ -111,14 +112,14 @@ KNOWN = (
         lacks=_BFLOAT16,
     ),
     Known("torch", "cpu", "bfloat16", "native", "", f"{_HERE}, torch 2.13.0"),
-    Known("torch", "cuda", "float16", "native", "not run", _NOT_RUN),
+    Known("torch", "cuda", "float16", "native", "", _H200),
     Known(
         "torch",
         "cuda",
         "bfloat16",
         "native",
-        "not run; emulated before compute capability 8.0",
-        _NOT_RUN,
+        "emulated before compute capability 8.0, where it was not run",
+        _H200,
     ),
     Known("torch", "npu", "float16", "native", "not run", _NOT_RUN),
     Known("torch", "npu", "bfloat16", "native", "not run; Ascend 910B and later", _NOT_RUN),

@@ -10,6 +10,7 @@ writes nothing. About twenty minutes on one GPU.
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import re
 import statistics
@@ -81,14 +82,25 @@ def timed(device: torch.device, count: int, **bodies: Callable[[], Any]) -> dict
     }
 
 
-def peak(device: torch.device, body: Callable[[], Any]) -> float | None:
-    """Return the most MiB that torch held while ``body`` ran; None where nobody counts."""
+def held(device: torch.device) -> int | None:
+    """Return the bytes that torch holds once nothing unreachable is left; None where nobody counts.
+
+    A prepared model and its hooks refer to each other: only a collection frees it.
+    """
     if device.type != "cuda":
+        return None
+    gc.collect()
+    return torch.cuda.memory_allocated()
+
+
+def peak(device: torch.device, body: Callable[[], Any], before: int | None = 0) -> float | None:
+    """Return the most MiB beyond ``before`` that torch held while ``body`` ran."""
+    if device.type != "cuda" or before is None:
         return None
     torch.cuda.reset_peak_memory_stats()
     body()
     wait(device)
-    return torch.cuda.max_memory_allocated() / 2**20
+    return (torch.cuda.max_memory_allocated() - before) / 2**20
 
 
 # The case of the design: a small CNN
@@ -115,6 +127,7 @@ def images(device: torch.device) -> dict[str, torch.Tensor]:
 
 def train_cnn(policy: str, seed: int, size: Size, device: torch.device) -> dict[str, Any]:
     torch.manual_seed(seed)
+    before = held(device)
     model, data = cnn().to(device), images(device)
     optimizer = torch.optim.SGD(model.parameters(), 0.05, momentum=0.9)
     amp = mp.prepare(model, optimizer, policy)
@@ -135,8 +148,8 @@ def train_cnn(policy: str, seed: int, size: Size, device: torch.device) -> dict[
             wait(device)
             times.append((time.perf_counter() - start) * 1e3)
 
-    held = peak(device, steps)
-    if held is None:
+    most = peak(device, steps, before)
+    if most is None:
         steps()
     model.eval()
     with torch.no_grad(), amp.autocast():
@@ -147,7 +160,7 @@ def train_cnn(policy: str, seed: int, size: Size, device: torch.device) -> dict[
     amp.release()
     return {
         "ms": statistics.median(times[len(times) // 10 :]),
-        "peak_mib": held,
+        "peak_mib": most,
         "accuracy": right / len(data["y_test"]),
         "skipped": skipped,
     }
@@ -228,12 +241,12 @@ def run_masters(size: Size, device: torch.device) -> dict[str, Any]:
     """Time and bytes of a whole step over one layer: nearly all of it is the update."""
     found = {}
     for scheme in MASTERS:
-        policy = f"model_bfloat16, master={scheme}"
+        policy, before = f"model_bfloat16, master={scheme}", held(device)
         step = ours(layers(1, size.width, device), device, policy)
         step()
-        held = peak(device, step)
+        most = peak(device, step, before)
         times = timed(device, size.timed, step=step)["step"]
-        bytes_each = None if held is None else held * 2**20 / size.width**2
+        bytes_each = None if most is None else most * 2**20 / size.width**2
         found[scheme] = times | {"peak_bytes_a_parameter": bytes_each}
     return found
 
@@ -269,22 +282,31 @@ PARTS = {
 }
 
 
+def folder_of(device: str) -> Path:
+    """Return where the results of a device lie, by its name."""
+    return RESULTS / re.sub(r"[^a-z0-9]+", "-", device.lower()).strip("-")
+
+
 def page(found: dict[str, dict[str, Any]], about: dict[str, Any]) -> str:
     """Return docs/device.md of the parts that were run."""
     lines = [
         "# On an accelerator",
         "",
         f"{about['device']}, torch {about['torch']}, {about['date']}.",
+        "Written by `make device`; the JSON lies in `tests/device/results/`.",
     ]
-    lines += ["Written by `make device`; the JSON lies in `tests/device/results/`.", ""]
+    notes = folder_of(about["device"]) / "notes.md"  # of what a run showed, by hand
+    for part in (HERE / "page.md", *([notes] if notes.is_file() else [])):
+        lines += ["", part.read_text(encoding="utf-8").rstrip()]
+    lines.append("")
     plain = found["cnn"]["float32"]
     lines += ["## A CNN on Fashion-MNIST", "", "| | ms a step | peak MiB | accuracy | skipped |"]
     lines += ["|---|---|---|---|---|"]
     for name, row in found["cnn"].items():
         accuracy = f"{min(row['accuracy']):.4f} to {max(row['accuracy']):.4f}"
         time_share = f"{row['ms']:.3f} ({row['ms'] / plain['ms']:.2f})"
-        held = "not known" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
-        lines.append(f"| {name} | {time_share} | {held} | {accuracy} | {sum(row['skipped'])} |")
+        most = "not known" if row["peak_mib"] is None else f"{row['peak_mib']:.0f}"
+        lines.append(f"| {name} | {time_share} | {most} | {accuracy} | {sum(row['skipped'])} |")
     lines += ["", "## The step beside torch's own, ms", "", "| | native | by op | by layer |"]
     lines += ["|---|---|---|---|"]
     for name, row in found["overhead"].items():
@@ -300,9 +322,9 @@ def page(found: dict[str, dict[str, Any]], about: dict[str, Any]) -> str:
         "|---|---|---|",
     ]
     for name, row in found["masters"].items():
-        held = row["peak_bytes_a_parameter"]
+        most = row["peak_bytes_a_parameter"]
         lines.append(
-            f"| {name} | {row['ms']:.3f} | {'not known' if held is None else f'{held:.1f}'} |"
+            f"| {name} | {row['ms']:.3f} | {'not known' if most is None else f'{most:.1f}'} |"
         )
     lines += ["", "## Kernels, ms", "", "| | float32 | float16 | bfloat16 |", "|---|---|---|---|"]
     for name, row in found["kernels"].items():
@@ -333,7 +355,7 @@ def main() -> None:
         print(f"{part} on {name} ...", flush=True)
         found[part] = function(size, device)
         if not given.dry:
-            folder = RESULTS / re.sub(r"[^a-z0-9]+", "-", name.lower()).strip("-")
+            folder = folder_of(name)
             folder.mkdir(parents=True, exist_ok=True)
             text = json.dumps(about | {"found": found[part]}, indent=1) + "\n"
             (folder / f"{part}.json").write_text(text, encoding="utf-8")

@@ -95,6 +95,24 @@ def test_a_file_goes_from_device_to_cpu_and_back(policy, tmp_path):
     assert next(third.parameters()).device.type == HERE.type
 
 
+@pytest.mark.parametrize("policy", [p for p in POLICIES if p.startswith("model")])
+def test_a_model_that_was_moved_to_the_host_is_saved_and_given_back(policy):
+    """As Lightning does at the end of a run, before it saves."""
+    model, amp = trained(policy, "adamw", range(2))
+    wanted = {name: torch.tensor(value) for name, value in amp.weights().items()}
+    kept = amp.state_dict()["masters"]
+    before = list(model.parameters())
+    model.cpu()
+    if any(one is not two for one, two in zip(before, model.parameters(), strict=True)):
+        pytest.skip(f"moving a model from {HERE.type} makes new parameters: no optimizer has them")
+    for name, value in amp.state_dict()["masters"].items():
+        assert torch.equal(value.cpu(), kept[name].cpu())
+    amp.release()
+    for name, value in model.named_parameters():
+        assert value.device.type == "cpu"
+        assert torch.equal(value.detach(), wanted[name])
+
+
 def test_a_fault_in_the_loss_leaves_no_trace():
     model, amp = trained(POLICIES[1], "adamw", range(2))
     before = state_of(model, amp)
