@@ -179,6 +179,9 @@ def copy_of(value: Any) -> Any:
     return value.copy() if isinstance(value, Tensor) else value
 
 
+Parameter.copy = Tensor.copy  # MindSpore's makes a Parameter, which no gradient passes on
+
+
 class _OfTensors(type):
     """What a tensor is an instance of, as in torch since 0.4."""
 

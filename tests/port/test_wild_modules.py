@@ -34,3 +34,29 @@ NO_SLOPES = (
 @pytest.mark.parametrize("text", NO_SLOPES)
 def test_truths_and_whole_numbers_pass_no_gradient(text: str, tmp_path: Path) -> None:
     beside(SLOPES.format(made=text), tmp_path)
+
+
+COPIES = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.tensor([1.5, -2.25, 3.75]))
+    def forward(self, x):
+        weight = {copy}
+        {change}
+        return x * weight
+net = Net()
+made = []
+for x in (torch.ones(2, 3), torch.arange(6.0).view(2, 3)):
+    loss = net(x).pow(2).sum()
+    loss.backward()
+    made += [loss.detach(), net.weight.grad.clone(), net.weight.detach()]
+    net.zero_grad()
+"""
+
+
+@pytest.mark.parametrize("change", ["", "weight[0] = 2.0", "weight *= 2"])
+@pytest.mark.parametrize("copy", ["self.weight.clone()", "torch.clone(self.weight)"])
+def test_gradients_pass_the_copy_of_a_weight(copy: str, change: str, tmp_path: Path) -> None:
+    beside(COPIES.format(copy=copy, change=change), tmp_path)
