@@ -29,6 +29,7 @@ from mpcore_port_runtime import of_nothing as of_nothing
 from mpcore_port_runtime import others as others
 from mpcore_port_runtime import patterns as patterns
 from mpcore_port_runtime import pictures as pictures
+from mpcore_port_runtime import promoted as promoted
 from mpcore_port_runtime import scattered as scattered
 from mpcore_port_runtime import sign_and_layers as sign_and_layers
 from mpcore_port_runtime import timm as timm

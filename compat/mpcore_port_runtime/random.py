@@ -137,7 +137,7 @@ def rand(*size: Any, dtype: Any = None, generator: Generator | None = None) -> A
 
 
 def randint(
-    low: int,
+    low: int = 0,
     high: Any = None,
     size: Any = None,
     *,

@@ -60,3 +60,30 @@ for x in (torch.ones(2, 3), torch.arange(6.0).view(2, 3)):
 @pytest.mark.parametrize("copy", ["self.weight.clone()", "torch.clone(self.weight)"])
 def test_gradients_pass_the_copy_of_a_weight(copy: str, change: str, tmp_path: Path) -> None:
     beside(COPIES.format(copy=copy, change=change), tmp_path)
+
+
+WHOLE = """import math, torch
+def whole(numbers):
+    return torch.tensor(numbers)
+made = [{made}]
+"""
+OF_WHOLE = (
+    *("whole(3).log()", "torch.exp(whole([0, 1]))", "torch.sigmoid(whole([0, 1]))"),
+    *("whole([1, 4]).rsqrt()", "torch.atan(whole(1))", "torch.sin(whole([True, False]))"),
+    "torch.linspace(torch.log(whole(2)), torch.log(whole(9)), 4)",
+)
+SIZES = (
+    "torch.randint(0, 5, [2, 3])",
+    "torch.randint(5, sizes)",
+    "torch.randint(high=5, size=sizes)",
+)
+
+
+@pytest.mark.parametrize("text", OF_WHOLE)
+def test_functions_take_whole_numbers(text: str, tmp_path: Path) -> None:
+    beside(WHOLE.format(made=text), tmp_path)
+
+
+@pytest.mark.parametrize("text", SIZES)
+def test_whole_numbers_are_drawn_by_lists_of_sizes(text: str, tmp_path: Path) -> None:
+    beside(f"import torch\nsizes = [2, 3]\nmade = [list({text}.shape)]\n", tmp_path)

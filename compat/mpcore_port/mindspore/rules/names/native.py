@@ -303,6 +303,8 @@ class NativeRule(PortRule):
         plain = [arg for arg in old.args if not arg.keyword]
         if name == "randint" and any(_WIDE.search(code_of(arg.value)) for arg in plain):
             return None
+        if name == "randint" and plain and not _is_tuple(plain[-1].value):
+            return None
         if name == "randint" and len(plain) == 2 and len(old.args) == 2:
             high, size = (code_of(arg.value) for arg in plain)
             return cst.parse_expression(f"{ops}.randint(0, {high}, {size})")
@@ -521,3 +523,8 @@ def _is_readable(call: cst.Call) -> bool:
     values = [arg.value for arg in call.args]
     plain = [v.expression if isinstance(v, cst.UnaryOperation) else v for v in values]
     return all(isinstance(v, (cst.BaseNumber, cst.SimpleString)) or bool(dotted(v)) for v in plain)
+
+
+def _is_tuple(size: cst.BaseExpression) -> bool:
+    """Return whether a size surely is a tuple: a list MindSpore's randint does not take."""
+    return isinstance(size, cst.Tuple) or dotted(size).endswith(".shape")
