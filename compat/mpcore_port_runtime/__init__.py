@@ -9,6 +9,7 @@ from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import boxes as boxes
 from mpcore_port_runtime import dead_rows as dead_rows
 from mpcore_port_runtime import distributions as distributions
+from mpcore_port_runtime import edges as edges
 from mpcore_port_runtime import fabric as fabric
 from mpcore_port_runtime import far_labels as far_labels
 from mpcore_port_runtime import held_optimizers as held_optimizers
@@ -54,6 +55,7 @@ from mpcore_port_runtime.data import *  # noqa: F403
 from mpcore_port_runtime.device import *  # noqa: F403
 from mpcore_port_runtime.files import *  # noqa: F403
 from mpcore_port_runtime.flat import *  # noqa: F403
+from mpcore_port_runtime.flat_pools import *  # noqa: F403
 from mpcore_port_runtime.folds import *  # noqa: F403
 from mpcore_port_runtime.functional import *  # noqa: F403
 from mpcore_port_runtime.functions import *  # noqa: F403

@@ -16,6 +16,7 @@ __all__ = [
     "average",
     "cumsum",
     "joined",
+    "linalg_norm",
     "norm",
     "split",
     "stacked",
@@ -135,6 +136,13 @@ def vector_norm(
 ) -> Any:
     """Return torch.linalg.vector_norm: over all of the axes ``dim`` at once."""
     return norm(x, ord, dim, keepdim, dtype=dtype)
+
+
+def linalg_norm(A: Any, ord: Any = None, dim: Any = None, keepdim: bool = False) -> Any:  # noqa: N803  # torch's name
+    """Return torch.linalg.norm: of vectors as ``norm``, of matrices as MindSpore has it."""
+    if ord is None or (not isinstance(ord, str) and (isinstance(dim, int) or A.ndim == 1)):
+        return norm(A, 2 if ord is None else ord, dim, keepdim)
+    return ops.norm(A, ord, dim, keepdim)
 
 
 def norm(

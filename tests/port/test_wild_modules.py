@@ -87,3 +87,78 @@ def test_functions_take_whole_numbers(text: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", SIZES)
 def test_whole_numbers_are_drawn_by_lists_of_sizes(text: str, tmp_path: Path) -> None:
     beside(f"import torch\nsizes = [2, 3]\nmade = [list({text}.shape)]\n", tmp_path)
+
+
+EDGES = """import torch
+from torch import nn
+import torch.nn.functional as F
+base = torch.tensor([[0.0, 1, 2, 0, -1], [2, 2, 2, 3, 2], [0, 0, 0, 0, 0]])
+w = nn.Parameter(base)
+u = nn.Parameter(base.flip(1).clone())
+loss = ({value}).pow(2).sum()
+loss.backward()
+made = [loss.detach(), w.grad]
+"""
+AT_EDGES = (
+    *("torch.linalg.norm(w, dim=1)", "torch.linalg.norm(w)", "w ** 0", "torch.pow(w, 0)"),
+    *("torch.cumprod(w, 1)", "w.cumprod(dim=0)", "torch.atan2(w, u)", "torch.xlogy(w, u.abs())"),
+    *("torch.logsumexp(w, 1)", "w.logsumexp(dim=(0, 1))", "w.logsumexp(-1, keepdim=True)"),
+    "torch.logsumexp(w.masked_fill(base < 1, -torch.inf), 1).clamp(min=-9)",
+)
+
+
+@pytest.mark.parametrize("text", AT_EDGES)
+def test_slopes_at_edges_are_torchs(text: str, tmp_path: Path) -> None:
+    beside(EDGES.format(value=text), tmp_path)
+
+
+AT_ONCE = """import torch
+from torch import nn
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.first = nn.Linear(3, 4)
+    def forward(self, x):
+        x = self.first(x)
+        {line}
+        return x
+net = Net()
+for p in net.parameters():
+    p.data.copy_(torch.linspace(-1.0, 1.0, p.numel()).view(p.shape))
+x = torch.arange(6.0).view(2, 3) ** 2
+made = [net(x).detach()]
+net.eval()
+made += [net(x).detach(), nn.BatchNorm1d(3)(x).detach(), nn.BatchNorm1d(3, affine=False)(x)]
+"""
+LINES = (
+    *("x = nn.BatchNorm1d(4)(x)", "x = nn.InstanceNorm1d(2)(x[None])", "x = nn.Dropout(0.0)(x)"),
+    "norm = nn.BatchNorm1d(4, affine=False)\n        x = norm(x)",
+)
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_layers_that_are_run_where_they_are_made_train(line: str, tmp_path: Path) -> None:
+    beside(AT_ONCE.format(line=line), tmp_path)
+
+
+POOLS = """import torch
+from torch import nn
+import torch.nn.functional as F
+w = nn.Parameter(torch.linspace(-2.0, 3.0, 2 * 4 * 7 * 5).view(2, 4, 7, 5).sin())
+y = {value}
+(y * torch.arange(float(y.numel())).sin().view(y.shape)).sum().backward()
+made = [y.detach(), w.grad]
+"""
+OF_POOLS = (
+    "nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False)(w)",
+    "nn.AvgPool2d(3, stride=2, padding=1, ceil_mode=True)(w)",
+    "F.avg_pool2d(w, 3, 2, (1, 0), ceil_mode=True, count_include_pad=False)",
+    "F.avg_pool2d(w, (2, 3), divisor_override=2)",
+    *("nn.AdaptiveAvgPool1d(3)(w.flatten(2))", "F.adaptive_avg_pool1d(w[0], 2)"),
+    "nn.GroupNorm(2, 4, affine=False)(w)",
+)
+
+
+@pytest.mark.parametrize("text", OF_POOLS)
+def test_windows_that_are_cut_off_and_norms_without_weights(text: str, tmp_path: Path) -> None:
+    beside(POOLS.format(value=text), tmp_path)

@@ -122,6 +122,8 @@ def _makes(call: cst.Call, at: At) -> str:
     name = at.names.called(call)
     if isinstance(call.func, cst.Call):  # CLASSES(name)(size): the inner call gives a class
         name = at.names.called(call.func)
+        if _is_layer(name):
+            return ""  # the inner call makes a layer, and the outer runs it
     if name is not None:
         if name.startswith("torch.nn.") and name.count(".") == 2:
             return "surely" if name.rpartition(".")[2].startswith(_MODAL) else ""
@@ -181,9 +183,23 @@ def _is_given_to_a_network(call: cst.Call, at: At) -> bool:
 
 def _is_inside(call: cst.Call, at: At) -> bool:
     """Whether another network takes it, and hands its own mode on."""
+    if _is_run_at_once(call, at):
+        return False  # no network holds it: it is new, and in training mode, at each pass
     for outer in at.names.ancestors(call):
         if isinstance(outer, cst.ClassDef) and is_network_class(outer, at):
             return True
         if isinstance(outer, cst.Call) and (_makes(outer, at) or _is_layer(at.names.called(outer))):
             return True
     return False
+
+
+def _is_run_at_once(call: cst.Call, at: At) -> bool:
+    """Return whether what a call makes is run where it stands: ``nn.Dropout(0.5)(x)``."""
+    outer = at.names.parents.get(call)
+    if isinstance(outer, cst.Call) and outer.func is call:
+        return True
+    home = at.names.enclosing(call, cst.FunctionDef)
+    is_local = isinstance(outer, cst.Assign) and all(
+        isinstance(one.target, cst.Name) for one in outer.targets
+    )
+    return is_local and home is not None and home.name.value == "forward"
