@@ -56,7 +56,8 @@ class _Type(type):
         del dtype
         super().__init__(name, bases, body)
 
-    def __call__(cls, *given: Any) -> Any:
+    def __call__(cls, *given: Any, device: Any = None) -> Any:
+        del device  # one process has one
         return _made(cls._dtype, given)
 
     def __instancecheck__(cls, other: Any) -> bool:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ports import beside
+from .ports import beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -162,3 +162,10 @@ OF_POOLS = (
 @pytest.mark.parametrize("text", OF_POOLS)
 def test_windows_that_are_cut_off_and_norms_without_weights(text: str, tmp_path: Path) -> None:
     beside(POOLS.format(value=text), tmp_path)
+
+
+def test_how_much_transformers_logs_is_left_out(tmp_path: Path) -> None:
+    script = "import torch, transformers\ntransformers.logging.set_verbosity_error()\n"
+    found = ported(script + "made = [torch.FloatTensor([1, 2], device='cpu')]\n")
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    assert loaded(found.text, tmp_path)["made"][0].asnumpy().tolist() == [1, 2]
