@@ -7,6 +7,7 @@ import warnings
 from typing import Any
 
 import mindspore as ms
+import numpy as np
 from mindspore import Parameter, Tensor, ops
 
 from mpcore_mindspore.shims import pynative_executor
@@ -22,6 +23,7 @@ __all__ = [
     "put",
     "set_data",
     "set_places",
+    "set_through",
     "variable",
     "written",
 ]
@@ -156,6 +158,19 @@ def set_places(held: Any, places: Any, value: Any) -> None:
     fresh = held.copy()
     fresh[places] = value
     written(held, fresh)
+
+
+def set_through(held: Any, seen: Any, places: Any, value: Any) -> None:
+    """Set ``x.view(-1)[places] = value`` in ``x`` itself, gradients or not."""
+    if not isinstance(held, Tensor) or not held.ndim:
+        seen(held)[places] = value
+        return
+    found = seen(Tensor(np.arange(held.size).reshape(held.shape)))[places]
+    fresh = value if isinstance(value, Tensor) else Tensor(value)
+    fresh = ops.broadcast_to(fresh.astype(held.dtype), found.shape)
+    flat = held.reshape(-1).copy()
+    flat[found.reshape(-1)] = fresh.reshape(-1)
+    held[:] = flat.reshape(held.shape)
 
 
 def part_changed(held: Any, places: Any, value: Any) -> Any:

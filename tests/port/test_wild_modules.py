@@ -169,3 +169,40 @@ def test_how_much_transformers_logs_is_left_out(tmp_path: Path) -> None:
     found = ported(script + "made = [torch.FloatTensor([1, 2], device='cpu')]\n")
     assert not [edit for edit in found.edits if edit.kind == "refused"]
     assert loaded(found.text, tmp_path)["made"][0].asnumpy().tolist() == [1, 2]
+
+
+LISTED = """import torch
+if "sinc" in dir(torch):
+    sinc = torch.sinc
+else:
+    def sinc(x):
+        return torch.no_such_name(x)
+made = [sinc(torch.tensor([0.5, 0.0])), 2 if "no_such_name" not in dir(torch) else 1]
+"""
+
+
+def test_what_torch_lists_is_asked_of_the_port(tmp_path: Path) -> None:
+    beside(LISTED, tmp_path)
+
+
+THROUGH = """import torch
+from torch import nn
+w = nn.Parameter(torch.linspace(-1.0, 2.0, 20).view(4, 5))
+kept = torch.zeros(4, 5)
+y = w * 2
+{line}
+(y * w).sum().backward()
+made = [y.detach(), w.grad, kept]
+"""
+SET = (
+    *("y.view(-1)[::6] = 0", "kept.T[0] = 3", "y.t()[w.t() > 0] = 0.5", "y[0].view(-1)[1] = 3"),
+    *("y.transpose(0, 1)[1] = w[:, 0]", "kept.view(-1)[torch.tensor([1, 5])] = 2.5"),
+    *("y.view(-1)[::2] *= 2", "kept.t()[0] -= 2", "y.transpose(0, 1)[0] += w[:, 1]"),
+    "kept = torch.zeros(4, 5).numpy(); kept.reshape(-1)[1] = 3; kept = torch.tensor(kept)",
+    "kept = torch.zeros(4, 5).numpy()\nkept.T[1] = 3\nkept = torch.tensor(kept)",
+)
+
+
+@pytest.mark.parametrize("line", SET)
+def test_what_is_set_in_a_view_is_set_in_the_tensor(line: str, tmp_path: Path) -> None:
+    beside(THROUGH.format(line=line), tmp_path)

@@ -43,6 +43,8 @@ class SharedRule(PortRule):
         """Write one line's change back, or say that it is none in the port."""
         if isinstance(old, cst.SimpleStatementSuite):  # `for v in held.values(): v -= 1`
             return self._each(old, new, at)
+        if len(old.body) == 1 and (line := self._through(old.body[0], new.body[0], at)):
+            return new.with_changes(body=[line])
         name = _changed(old)
         held = [one.value for one in at.names.given(name) if one.kind == "value"] if name else []
         if name is not None and len(held) == 1 and (part := _part_of(held[0], at)) is not None:
@@ -62,6 +64,26 @@ class SharedRule(PortRule):
             if any(_is_read_behind(one, old, at) for one in _given_with(name, old, at)):
                 return self._in_a_pass(old.body[0], new, _GIVEN, at)
         return self._of_others(old.body[0], new, at)
+
+    def _through(self, old: Any, new: Any, at: At) -> Any:
+        """Set what ``x.view(-1)[places] = value`` sets, or ``+=``, in ``x`` itself."""
+        if type(old) is not type(new) or not isinstance(old, (cst.Assign, cst.AugAssign)):
+            return None
+        if isinstance(old, cst.Assign) and len(old.targets) != 1:
+            return None
+        ends = (one if isinstance(one, cst.AugAssign) else one.targets[0] for one in (old, new))
+        target, fresh = (one.target for one in ends)
+        if not isinstance(target, cst.Subscript) or not isinstance(fresh, cst.Subscript):
+            return None
+        if (seen := _seen_through(target.value, fresh)) is None:
+            return None
+        value = code_of(new.value)
+        if isinstance(old, cst.AugAssign):
+            value = f"{code_of(fresh)} {operator_of(old)} ({value})"
+        parts = f"{seen[0]}, lambda seen: seen{seen[1]}, {code_of(_index(fresh))}, {value}"
+        line = cst.Expr(cst.parse_expression(wording(at, f"port.set_through({parts})")))
+        at.note(self, old, line, reason=_THROUGH)
+        return line
 
     def _each(self, old: Any, new: Any, at: At) -> Any:
         """Look at each of several statements on one line: ``m *= b; m += g``."""
@@ -370,3 +392,34 @@ def _uses(holder: Any, at: At) -> list[cst.Name]:
     bindings = at.names.scope(holder).find(holder.value)
     same = [one for one in at.names.by_type[cst.Name] if one.value == holder.value]
     return [one for one in same if at.names.scope(one).find(one.value) == bindings]
+
+
+_THROUGH = "what is set in a view is set in the tensor itself, which MindSpore's views may copy"
+_VIEWS = frozenset(
+    """
+    T diagonal flatten mT movedim narrow permute reshape select squeeze swapaxes t transpose
+    unsqueeze view
+    """.split()  # noqa: SIM905  # a list of words is read
+)
+
+
+def _seen_through(old: cst.BaseExpression, new: Any) -> tuple[str, str] | None:
+    """Return a tensor's name and what follows it in ``x.view(-1)[places]``, of views alone."""
+    found: Any = old
+    while True:
+        call = isinstance(found, cst.Call)
+        part = found.func if call else found
+        if not isinstance(part, cst.Attribute) or part.attr.value not in _VIEWS:
+            break
+        if not call and part.attr.value not in ("T", "mT"):
+            break
+        found = part.value
+    held = code_of(found)
+    if (
+        found is old
+        or not isinstance(found, (cst.Name, cst.Attribute, cst.Subscript))
+        or held.endswith(".data")
+    ):
+        return None
+    seen = code_of(new.value) if isinstance(new, cst.Subscript) else ""
+    return (held, seen[len(held) :]) if seen.startswith(f"{held}.") else None

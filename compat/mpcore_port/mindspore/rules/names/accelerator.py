@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.names.there import has_equal
+from mpcore_port.mindspore.rules.names.there import has_equal, lists_equal
 from mpcore_port.mindspore.rules.place import PortRule
 from mpcore_port.names import code_of, string_of
 
@@ -138,7 +138,8 @@ def _truth(node: Any, at: At, depth: int = 0) -> bool | None:
             return short
         return None if None in sides else not short
     if isinstance(node, cst.Comparison):
-        return _compared(node, at, depth)
+        listed = lists_equal(node, at)
+        return _compared(node, at, depth) if listed is None else listed
     if isinstance(node, (cst.Name, cst.Attribute)):
         known = {_truth(value, at, depth + 1) for value in _values(node, at)} or {None}
         return known.pop() if len(known) == 1 else None
