@@ -200,6 +200,11 @@ SET = (
     *("y.view(-1)[::2] *= 2", "kept.t()[0] -= 2", "y.transpose(0, 1)[0] += w[:, 1]"),
     "kept = torch.zeros(4, 5).numpy(); kept.reshape(-1)[1] = 3; kept = torch.tensor(kept)",
     "kept = torch.zeros(4, 5).numpy()\nkept.T[1] = 3\nkept = torch.tensor(kept)",
+    *(
+        "z = y.view(2, 10)\nz[:, 0] = 0",
+        "z = y.view(-1)\nz[z > 0] *= 2",
+    ),
+    *("z = y.unsqueeze(0)\nz[0, 1] = 3", "y = y.view(2, 10)\ny[0] = 1\ny = y.view(4, 5)"),
 )
 
 

@@ -47,7 +47,8 @@ class SharedRule(PortRule):
             return new.with_changes(body=[line])
         name = _changed(old)
         held = [one.value for one in at.names.given(name) if one.kind == "value"] if name else []
-        if name is not None and len(held) == 1 and (part := _part_of(held[0], at)) is not None:
+        part = _part_of(held[0], at) if name is not None and len(held) == 1 else None
+        if name is not None and part is not None and code_of(part.value) != name.value:
             return self._of_part(name, part, old, new, at)
         if len(old.body) == 1 and isinstance(old.body[0], cst.Return):
             return self._given_back(old.body[0], new, at)
@@ -291,12 +292,17 @@ def _changed(line: Any) -> cst.Name | None:
 
 
 def _part_of(node: Any, at: At) -> cst.Subscript | None:
-    """Return ``x[0]`` of ``x[0].view(-1)``, surely a view of a tensor that is made here."""
+    """Return ``x[0]`` of ``x[0].view(-1)``, surely a view of a tensor that is made here.
+
+    ``x.view(-1)`` alone is one of any: nothing else has such a method.
+    """
+    of_any = False
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         if node.func.attr.value not in _SAME_ORDER:
             return None
+        of_any = node.func.attr.value in ("view", "unsqueeze")
         node = node.func.value
-    if is_made_tensor(node, at):
+    if is_made_tensor(node, at) or (of_any and isinstance(node, cst.Name)):
         return cst.Subscript(node, [cst.SubscriptElement(cst.Index(cst.Ellipsis()))])
     if not isinstance(node, cst.Subscript) or not is_made_tensor(node.value, at):
         return None
