@@ -17,7 +17,7 @@ __all__ = ["AdaptiveAvgPool1d", "AvgPool2d", "GroupNorm", "adaptive_avg_pool1d",
 
 def _pair(value: Any) -> tuple[int, int]:
     both = (value,) if isinstance(value, int) else tuple(value)
-    return both * 2 if len(both) == 1 else both  # type: ignore[return-value]
+    return both * 2 if len(both) == 1 else both
 
 
 def _windows(size: int, kernel: int, step: int, side: int, ceil: bool) -> list[int]:
@@ -54,7 +54,8 @@ def avg_pool2d(
     x = ops.pad(x, (side[1], ends[1], side[0], ends[0]))
     made = ops.avg_pool2d(x, kernel, step) * float(kernel[0] * kernel[1])
     made = made[:, :, : len(counts[0]), : len(counts[1])]
-    by = np.outer(*counts) if divisor_override is None else np.float32(divisor_override)
+    own = np.outer(counts[0], counts[1])
+    by = own if divisor_override is None else np.float32(divisor_override)
     made = made / Tensor(np.asarray(by, np.float32)).astype(made.dtype)
     return made if input.ndim == 4 else made.squeeze(0)
 
