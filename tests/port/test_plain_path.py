@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import json
+from pathlib import Path
+from typing import Any
 
+import mindspore as ms
+import numpy as np
+import pytest
+from PIL import Image
+
+import mpcore_port_runtime as port
 from mpcore_port.engine import port_tree
 from mpcore_port.source import walk
 from mpcore_port.targets import Options
 
 from .ports import TARGET, beside, loaded, ported
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # --- imports that may fail -----------------------------------------------------------------------
 
@@ -135,3 +140,84 @@ def test_folders_that_hold_no_code_are_no_modules(tmp_path: Path) -> None:
     found = port_tree(walk(tmp_path / "train.py"), TARGET, Options()).files[0]
     said = [edit.reason for edit in found.edits if edit.kind == "unproven"]
     assert said == ["nets lies beside the script and was not ported: port the folder"]
+
+
+# --- pictures ------------------------------------------------------------------------------------
+
+_ROWS = json.loads((Path(__file__).parent / "traces" / "pictures.json").read_text("utf-8"))
+_BYTES = (np.arange(13 * 17 * 3) * 37 % 251).astype(np.uint8).reshape(13, 17, 3)
+_FLOATS = (_BYTES.transpose(2, 0, 1) / 255).astype(np.float32)
+
+
+def _picture(kind: str) -> Any:
+    if kind in ("picture", "grey"):
+        return Image.fromarray(_BYTES if kind == "picture" else _BYTES[:, :, 0])
+    return ms.Tensor(_FLOATS if kind == "floats" else np.stack([_FLOATS, _FLOATS * 0.5]))
+
+
+def _sums(found: Any) -> list[float]:
+    if isinstance(found, (list, tuple)):
+        return [one for part in found for one in _sums(part)]
+    array = np.asarray(found.asnumpy() if isinstance(found, ms.Tensor) else found, np.float64)
+    weights = np.cos(np.arange(array.size) * 0.7).reshape(array.shape)
+    return [*array.shape, array.mean(), (array * weights).mean()]
+
+
+@pytest.mark.parametrize("name", sorted({row[0] for row in _ROWS}))
+def test_functions_of_pictures_give_what_torchvisions_give(name: str) -> None:
+    act = getattr(port.picture_draws if name == "applied" else port.picture_functions, name)
+    seen = 0
+    for _, given, words, kind, wanted in (row for row in _ROWS if row[0] == name):
+        try:
+            found = _sums(act(_picture(kind), *given, **words))
+        except NotImplementedError:
+            assert kind in ("floats", "batch")
+            continue
+        seen += 1
+        near = 0.05 if name == "gaussian_blur" else 3e-4  # a byte may be rounded the other way
+        np.testing.assert_allclose(found, wanted, rtol=2e-4, atol=near, err_msg=f"{given} {kind}")
+    assert seen
+
+
+def test_gradients_go_through_sizes_and_colours() -> None:
+    def loss(x: Any) -> Any:
+        small = port.picture_functions.resize(x, [5, 6])
+        return port.picture_functions.adjust_brightness(small, 0.5).sum()
+
+    x = ms.Tensor(_FLOATS)
+    slope = ms.grad(loss)(x)
+    assert abs(slope.asnumpy().sum() - 0.5 * 5 * 6 * 3) < 1e-3
+
+
+DRAWN = """
+import torch
+from torchvision import transforms as T
+import torchvision.transforms.functional as TF
+from torchvision.transforms import functional as F, GaussianBlur
+from torchvision.transforms.functional import hflip, InterpolationMode
+augment = T.Compose([
+    T.RandomApply([GaussianBlur(3, sigma=(0.1, 2.0))], p=1.0), T.RandomSolarize(120, p=1.0),
+    T.RandomInvert(), T.RandomPosterize(4), T.RandomEqualize(), T.RandomAutocontrast(),
+    T.RandomAdjustSharpness(2), T.RandomPerspective(p=1.0), T.RandAugment(), T.TrivialAugmentWide(),
+    T.RandomOrder([T.RandomHorizontalFlip(), T.RandomVerticalFlip()]), T.ToTensor(),
+    T.ConvertImageDtype(torch.float32), T.RandomCrop(8, padding=2), T.RandomHorizontalFlip(),
+    T.RandomResizedCrop(6), T.RandomGrayscale(p=1.0), T.ColorJitter(0.2, 0.2, 0.2), T.Resize(4),
+    T.CenterCrop(4), T.Pad(1),
+])
+flip = TF.hflip
+def seen(picture):
+    x = augment(picture)
+    y = TF.resize(F.to_tensor(picture), (5, 5), interpolation=InterpolationMode.BICUBIC)
+    return x, hflip(y), flip(y), len(T.FiveCrop(4)(picture)), len(T.TenCrop(4)(picture))
+"""
+
+
+def test_transforms_that_draw_run(tmp_path: Path) -> None:
+    found = ported(DRAWN)
+    assert not [edit for edit in found.edits if edit.kind in ("refused", "unproven")]
+    ms.set_seed(3)
+    seen = loaded(found.text, tmp_path)["seen"]
+    for _ in range(3):
+        x, one, other, five, ten = seen(_picture("picture"))
+        assert (x.shape, five, ten) == ((3, 6, 6), 5, 10)
+        assert (one.asnumpy() == other.asnumpy()).all()

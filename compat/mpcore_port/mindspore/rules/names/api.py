@@ -989,7 +989,9 @@ def is_done_without(node: cst.BaseExpression, at: At) -> bool:
     found = at.names.imported(node)
     if found is None or not at.once(_left_behind):
         return False
-    return any(one in at.once(_left_behind) for one in (found.node, *at.names.ancestors(found.node)))
+    return any(
+        one in at.once(_left_behind) for one in (found.node, *at.names.ancestors(found.node))
+    )
 
 
 def _is_told(small: cst.Import | cst.ImportFrom, at: At) -> bool:

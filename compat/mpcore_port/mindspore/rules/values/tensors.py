@@ -629,7 +629,7 @@ def _own_methods(at: At) -> frozenset[str]:
 
 
 def _class_said(held: cst.BaseExpression, at: At) -> cst.ClassDef | None:
-    """Return the class of the file that a parameter is annotated with: ``def put(store: Store)``."""
+    """Return the class of the file that a parameter is annotated with: ``(store: Store)``."""
     for binding in at.names.scope(held).find(held.value) if isinstance(held, cst.Name) else ():
         said = binding.node.annotation if isinstance(binding.node, cst.Param) else None
         name = said.annotation if said is not None else None
