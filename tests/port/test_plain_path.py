@@ -221,3 +221,70 @@ def test_transforms_that_draw_run(tmp_path: Path) -> None:
         x, one, other, five, ten = seen(_picture("picture"))
         assert (x.shape, five, ten) == ((3, 6, 6), 5, 10)
         assert (one.asnumpy() == other.asnumpy()).all()
+
+
+# --- starred arguments ---------------------------------------------------------------------------
+
+STARRED = """import torch
+from torch import nn
+import torch.distributed as dist
+from torch.utils.data import DataLoader, TensorDataset
+made = []
+def loader(*args, **settings):
+    return DataLoader(*args, **settings)
+def start(**settings):
+    dist.init_process_group(**settings)
+def wrapped(net, **settings):
+    return nn.parallel.DistributedDataParallel(net, device_ids=None, **settings)
+def read(path, *args, **settings):
+    return torch.load(path, *args, **settings)
+def pool(*args, **settings):
+    return nn.AvgPool2d(*args, **settings)
+data = TensorDataset(torch.arange(12.0).view(6, 2))
+for (batch,) in loader(data, 4, False, num_workers=0, drop_last=True):
+    made.append(batch)
+made.append(pool(2, ceil_mode=True)(torch.arange(15.0).view(1, 1, 3, 5)))
+made.append(pool(2, divisor_override=3)(torch.arange(16.0).view(1, 1, 4, 4)))
+"""
+
+
+def test_starred_arguments_are_told_apart_when_they_come(tmp_path: Path) -> None:
+    found = beside(STARRED, tmp_path)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    with pytest.raises(NotImplementedError, match="pickle_module"):
+        loaded(found.text, tmp_path)["read"]("x.pt", None, "pickle")
+
+
+POOLS = """import torch
+from torch import nn
+import torch.nn.functional as F
+made = []
+x = torch.sin(torch.arange(2 * 3 * 7 * 8.0) * 1.7).view(2, 3, 7, 8)
+for side in (0, 1):
+    for counted in (True, False):
+        made.append(F.avg_pool2d(x, 3, 2, side, True, counted))
+        made.append(nn.AvgPool2d((3, 2), stride=(2, 3), padding=side, ceil_mode=True,
+                                 count_include_pad=counted)(x))
+made.append(nn.AvgPool2d(2, 2, ceil_mode=True, count_include_pad=False)(x[0]))
+made.append(F.avg_pool2d(x, 2, divisor_override=3))
+net = nn.Conv2d(3, 2, 1)
+with torch.no_grad():
+    net.weight.fill_(0.5)
+    net.bias.fill_(0.1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+pool = nn.AvgPool2d(2, stride=2, ceil_mode=True, count_include_pad=False)
+for _ in range(3):
+    loss = pool(net(x)).pow(2).mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    made.append(loss.item())
+made.append([pool.kernel_size, pool.stride])
+"""
+
+
+def test_means_of_windows_that_reach_over_the_edge(tmp_path: Path) -> None:
+    found = beside(POOLS, tmp_path)
+    said = [edit.reason for edit in found.edits if edit.kind in ("refused", "unproven")]
+    assert len(said) == 1, said
+    assert "`padding`" in said[0]  # by a loop's name

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import libcst as cst
 
 from mpcore_port.children import calls_in
-from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.calls import Refused, by_names, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.changes.partly import started_in_part
 from mpcore_port.mindspore.rules.losses.inputs import only_forgets
@@ -209,7 +209,9 @@ class CallRule(PortRule):
         except Refused as exc:
             maker = maker_of(name) if any(arg.star for arg in old.args) else ""
             if not maker:
-                return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+                return self._told_apart(row, old, new, at) or new.with_changes(
+                    func=at.refuse(self, old.func, str(exc))
+                )
             made = new.with_changes(func=cst.parse_expression(wording(at, maker)))
             at.note(self, old, made, _kind(row), _BY_TORCH, row.effect)
             return made
@@ -232,6 +234,15 @@ class CallRule(PortRule):
         elif "requires_grad" in row.drop and wants_gradient(old):
             made = cst.parse_expression(wording(at, f"port.requires_grad_({code_of(made)})"))
             at.note(self, old, made, reason="it wants a gradient")
+        return made
+
+    def _told_apart(self, row: Mapping, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Have starred arguments be told apart when the script runs; None where none can be."""
+        made = by_names(row, new) if any(arg.star for arg in old.args) else None
+        if made is None:
+            return None
+        made = made.with_changes(func=cst.parse_expression(wording(at, code_of(made.func))))
+        at.note(self, old, made, _kind(row), _TOLD_APART, row.effect)
         return made
 
     def _of_type(self, old: cst.Call, new: cst.Call, at: At) -> Any:
@@ -938,6 +949,7 @@ def _world(name: str, at: At) -> str:
 
 
 _IS_THERE = "whether it is there"
+_TOLD_APART = "which arguments are starred is seen when it runs; those that say nothing here go"
 
 
 def _stands_for(name: str, at: At) -> bool:
