@@ -6,6 +6,7 @@ from mpcore_port_runtime import accelerate as accelerate
 from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import boxes as boxes
+from mpcore_port_runtime import counted as counted
 from mpcore_port_runtime import dead_rows as dead_rows
 from mpcore_port_runtime import distributions as distributions
 from mpcore_port_runtime import fabric as fabric
@@ -37,6 +38,7 @@ from mpcore_port_runtime import torch_named as torch_named
 from mpcore_port_runtime import torch_nn as torch_nn
 from mpcore_port_runtime import transformers as transformers
 from mpcore_port_runtime import vision as vision
+from mpcore_port_runtime import vision_layers as vision_layers
 from mpcore_port_runtime import warps as warps
 from mpcore_port_runtime.activations import *  # noqa: F403
 from mpcore_port_runtime.attention import *  # noqa: F403

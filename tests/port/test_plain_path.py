@@ -9,6 +9,8 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 import pytest
+import torch
+from mindspore import ops
 from PIL import Image
 
 import mpcore_port_runtime as port
@@ -288,3 +290,135 @@ def test_means_of_windows_that_reach_over_the_edge(tmp_path: Path) -> None:
     said = [edit.reason for edit in found.edits if edit.kind in ("refused", "unproven")]
     assert len(said) == 1, said
     assert "`padding`" in said[0]  # by a loop's name
+
+
+# --- layers of packages --------------------------------------------------------------------------
+
+LAYERS: dict[str, tuple[Any, Any]] = {
+    "a norm that never changes": (
+        lambda: port.vision_layers.FrozenBatchNorm2d(4, eps=1e-3),
+        lambda: torch.nn.BatchNorm2d(4, eps=1e-3).eval(),
+    ),
+    "convolution, norm, activation": (
+        lambda: port.vision_layers.Conv2dNormActivation(4, 6, stride=2),
+        lambda: torch.nn.Sequential(
+            torch.nn.Conv2d(4, 6, 3, 2, 1, bias=False), torch.nn.BatchNorm2d(6), torch.nn.ReLU()
+        ),
+    ),
+    "of two sizes, without a norm": (
+        lambda: port.vision_layers.ConvNormActivation(
+            *(4, 8, (3, 5)), groups=2, norm_layer=None, dilation=(1, 2), inplace=None
+        ),
+        lambda: torch.nn.Sequential(
+            torch.nn.Conv2d(4, 8, (3, 5), 1, (1, 4), (1, 2), 2), torch.nn.ReLU()
+        ),
+    ),
+    "linear layers": (
+        lambda: port.vision_layers.MLP(5, [7, 3], norm_layer=port.torch_nn.LayerNorm),
+        lambda: torch.nn.Sequential(
+            *(torch.nn.Linear(5, 7), torch.nn.LayerNorm(7), torch.nn.ReLU()),
+            *(torch.nn.Dropout(0.0), torch.nn.Linear(7, 3), torch.nn.Dropout(0.0)),
+        ),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", LAYERS)
+def test_layers_of_torchvision_are_made_of_torchs(name: str) -> None:
+    own, other = (make() for make in LAYERS[name])
+    x = np.sin(np.arange(2 * 4 * 6 * 5) * 1.7).astype(np.float32).reshape(2, 4, 6, 5)
+    with torch.no_grad():
+        for place, value in enumerate(other.state_dict().values()):
+            if value.is_floating_point():
+                value.copy_(torch.cos(torch.arange(float(value.numel())) + place).view_as(value))
+                value.abs_()
+    held = {k: v.numpy() for k, v in other.state_dict().items() if "num_batches" not in k}
+    assert sorted(held) == sorted(port.state_dict(own))
+    port.load_state_dict(own, {k: ms.Tensor(v) for k, v in held.items()})
+    found = own(ms.Tensor(x)).asnumpy()
+    np.testing.assert_allclose(found, other(torch.from_numpy(x)).detach(), rtol=1e-5, atol=1e-5)
+
+
+def test_parts_of_networks_that_are_asked_for() -> None:
+    net = port.Sequential(*(port.torch_nn.Linear(3, 3) for _ in range(3)))
+    getter = port.vision_layers.IntermediateLayerGetter(net, {"0": "first", "1": "second"})
+    x = ms.Tensor(np.eye(3, dtype=np.float32))
+    found = getter(x)
+    assert list(found) == ["first", "second"]
+    assert (found["second"].asnumpy() == net[1](net[0](x)).asnumpy()).all()
+    assert len(getter) == 2
+    with pytest.raises(ValueError, match="not present"):
+        port.vision_layers.IntermediateLayerGetter(net, {"4": "x"})
+
+
+def test_channels_scaled_and_rows_dropped() -> None:
+    ms.set_seed(3)
+    x = ms.Tensor(np.ones((64, 4, 2, 2), np.float32))
+    scaled = port.vision_layers.SqueezeExcitation(4, 2)
+    share = ops.sigmoid(scaled.fc2(ops.relu(scaled.fc1(x)))).asnumpy()
+    np.testing.assert_allclose(scaled(x).asnumpy(), share, rtol=1e-5)
+    rows = port.vision_layers.StochasticDepth(0.25, "row")(x).asnumpy()
+    np.testing.assert_allclose(np.unique(rows), [0.0, 4 / 3], rtol=1e-6)
+    assert all(len(np.unique(row)) == 1 for row in rows)
+    assert len(np.unique(port.vision_layers.stochastic_depth(x, 0.25, "batch").asnumpy())) == 1
+    assert port.vision_layers.stochastic_depth(x, 0.25, "row", training=False) is x
+
+
+COUNTED = """
+import torch
+from torch import nn
+from fvcore.nn import FlopCountAnalysis, flop_count_table, parameter_count
+from fvcore.nn.weight_init import c2_msra_fill
+from ptflops import get_model_complexity_info
+from timm.models import create_model, set_fast_norm, convert_sync_batchnorm
+from torchvision.ops.misc import FrozenBatchNorm2d, ConvNormActivation
+from torchvision.models._utils import IntermediateLayerGetter
+from apex import amp
+import apex
+class Config:
+    norm = apex.parallel.SyncBatchNorm
+set_fast_norm()
+@amp.float_function
+def twice(x):
+    return x * 2
+net = nn.Sequential(nn.Conv2d(2, 3, 1), nn.Conv2d(3, 1, 1, bias=False))
+for part in net:
+    c2_msra_fill(part)
+flops = FlopCountAnalysis(net, torch.ones(1, 2, 4, 4))
+text = flop_count_table(flops)
+counts = dict(parameter_count(net))
+macs, params = get_model_complexity_info(net, (2, 4, 4), as_strings=True)
+bias = net[0].bias
+total = flops.unsupported_ops_warnings(False).total()
+"""
+
+
+@pytest.mark.filterwarnings("ignore:operations are not counted")
+def test_what_counts_a_network_counts_parameters(tmp_path: Path) -> None:
+    found = ported(COUNTED)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    made = loaded(found.text, tmp_path)
+    counts = {"": 12, "0": 9, "1": 3, "0.weight": 6, "0.bias": 3, "1.weight": 3}
+    assert made["counts"] == counts
+    assert (made["params"], made["macs"]) == ("12", "nan")
+    assert made["total"] != made["total"]
+    assert "model" in made["text"]
+    assert (made["bias"].asnumpy() == 0).all()
+
+
+def test_functions_of_apex_cast_in_networks_of_level_o1() -> None:
+    seen: list[Any] = []
+
+    def act(x: Any, other: Any = None) -> Any:
+        seen.append((x.dtype, None if other is None else other.dtype))
+        return x
+
+    half, full = ms.Tensor([1.0], ms.float16), ms.Tensor([1.0], ms.float32)
+    port.apex.half_function(act)(full)
+    with port.autocast():
+        port.apex.half_function(act)(full, other=full)
+        port.apex.float_function(act)(half)
+        port.apex.promote_function(act)(half, full)
+        port.apex.promote_function(act)(half, half)
+    f16, f32 = ms.float16, ms.float32
+    assert seen == [(f32, None), (f16, f16), (f32, None), (f32, f32), (f16, f16)]

@@ -178,6 +178,7 @@ _PLACES = (
         r"torchvision.datasets.\1",
     ),
     (re.compile(r"^torch\.nn\.utils\.clip_grad\.(\w+)$"), r"torch.nn.utils.\1"),
+    (re.compile(r"^apex\.parallel\.(?:\w+\.)?SyncBatchNorm$"), "torch.nn.SyncBatchNorm"),
     (
         re.compile(r"^torch\.random\.(get_rng_state|initial_seed|manual_seed|seed|set_rng_state)$"),
         r"torch.\1",
