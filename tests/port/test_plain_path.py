@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import sys
+import types
 from pathlib import Path
 from typing import Any
 
@@ -422,3 +424,88 @@ def test_functions_of_apex_cast_in_networks_of_level_o1() -> None:
         port.apex.promote_function(act)(half, half)
     f16, f32 = ms.float16, ms.float32
     assert seen == [(f32, None), (f16, f16), (f32, None), (f32, f32), (f16, f16)]
+
+
+# --- accelerate ----------------------------------------------------------------------------------
+
+STATES = """import os, torch
+from torch import nn
+from accelerate import Accelerator
+from accelerate.utils import ProjectConfiguration
+made = []
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.arange(6.0).view(3, 2) / 7)
+    def forward(self, x):
+        return x @ self.weight
+class Count:
+    seen = 0
+    def state_dict(self):
+        return {"seen": self.seen}
+    def load_state_dict(self, state):
+        self.seen = state["seen"]
+config = ProjectConfiguration(project_dir=FOLDER, automatic_checkpoint_naming=AUTO, total_limit=2)
+accelerator = Accelerator(project_config=config, log_with="tensorboard")
+accelerator.init_trackers("runs", config={"lr": 0.1})
+net = Net()
+opt = torch.optim.Adam(net.parameters(), lr=0.1)
+sched = torch.optim.lr_scheduler.StepLR(opt, 2, gamma=0.5)
+net, opt, sched = accelerator.prepare(net, opt, sched)
+count = Count()
+accelerator.register_for_checkpointing(count)
+accelerator.register_save_state_pre_hook(lambda models, weights, folder: made.append(len(weights)))
+def train():
+    for step in range(3):
+        loss = net(torch.ones(2, 3)).pow(2).mean()
+        accelerator.backward(loss)
+        opt.step()
+        sched.step()
+        opt.zero_grad()
+        count.seen += 1
+        accelerator.log({"loss": loss.item(), "text": "there"}, step=count.seen)
+        made.append([loss.item(), sched.get_last_lr()[0], count.seen])
+train()
+for _ in range(3 if AUTO else 1):
+    where = accelerator.save_state(None if AUTO else os.path.join(FOLDER, "state"))
+train()
+accelerator.load_state(None if AUTO else where)
+train()
+writer = accelerator.get_tracker("tensorboard", unwrap=True)
+accelerator.end_training()
+kept = sorted(os.listdir(os.path.dirname(where)))
+"""
+
+
+@pytest.mark.parametrize("auto", [False, True])
+def test_states_of_accelerate_bring_a_run_back(auto: bool, tmp_path: Path) -> None:
+    script = STATES.replace("FOLDER", repr(str(tmp_path / "there"))).replace("AUTO", str(auto))
+    found = ported(script)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    held = loaded(found.text, tmp_path)
+    made = [one for one in held["made"] if one != 1]
+    assert len(made) == 9
+    np.testing.assert_allclose(made[3:6], made[6:], rtol=1e-6)
+    assert made[3][2] == 4
+    assert Path(held["writer"].get_logdir()).name == "runs"
+    assert list((tmp_path / "there" / "runs").glob("events*"))
+    if auto:
+        assert held["kept"] == ["checkpoint_1", "checkpoint_2"]
+
+
+def test_logs_of_wandb_hold_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[Any] = []
+    run = types.SimpleNamespace(log=lambda *a, **k: seen.append((*a, k)), finish=lambda: None)
+    config = types.SimpleNamespace(update=lambda values, **_: seen.append(values))
+    module = types.ModuleType("wandb")
+    vars(module).update(init=lambda **k: seen.append(k) or run, config=config)
+    monkeypatch.setitem(sys.modules, "wandb", module)
+    made = port.accelerate.Accelerator(log_with="wandb")
+    made.init_trackers("runs", {"lr": 0.1}, {"wandb": {"name": "one"}})
+    made.log({"loss": ms.Tensor(1.5)}, step=2)
+    assert seen == [{"project": "runs", "name": "one"}, {"lr": 0.1}, ({"loss": 1.5}, {"step": 2})]
+    assert made.get_tracker("wandb", unwrap=True) is run
+    with pytest.raises(ValueError, match="not an available tracker"):
+        made.get_tracker("tensorboard")
+    with pytest.raises(ValueError, match="project_dir"):
+        port.accelerate.Accelerator(log_with="tensorboard").init_trackers("runs")
