@@ -509,3 +509,32 @@ def test_logs_of_wandb_hold_numbers(monkeypatch: pytest.MonkeyPatch) -> None:
         made.get_tracker("tensorboard")
     with pytest.raises(ValueError, match="project_dir"):
         port.accelerate.Accelerator(log_with="tensorboard").init_trackers("runs")
+
+
+FABRIC = """import torch
+from lightning.fabric import Fabric
+from lightning.fabric.loggers import CSVLogger, TensorBoardLogger
+board = TensorBoardLogger(root_dir=FOLDER, name="board")
+rows = CSVLogger(FOLDER, name="rows", flush_logs_every_n_steps=2)
+fabric = Fabric(loggers=[rows, board])
+fabric.launch()
+for step in range(3):
+    fabric.log("loss", torch.tensor(step / 2))
+    fabric.log_dict({"rate": 0.5, "loss": step}, step=step + 10)
+first = fabric.logger
+first.finalize("success")
+board.save()
+"""
+
+
+def test_loggers_of_fabric(tmp_path: Path) -> None:
+    found = ported(FABRIC.replace("FOLDER", repr(str(tmp_path))))
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    held = loaded(found.text, tmp_path)
+    assert held["first"] is held["rows"]
+    lines = (tmp_path / "rows" / "version_0" / "metrics.csv").read_text().splitlines()
+    assert lines[:3] == ["loss,rate,step", "0.0,,0", "0.0,0.5,10"]
+    assert len(lines) == 7
+    assert list((tmp_path / "board" / "version_0").glob("events*"))
+    alone = port.fabric.Fabric(loggers=port.lightning.FabricCSVLogger(tmp_path, version="one"))
+    assert Path(alone.logger.log_dir).name == "one"
