@@ -219,7 +219,7 @@ def seen(picture):
 def test_transforms_that_draw_run(tmp_path: Path) -> None:
     found = ported(DRAWN)
     assert not [edit for edit in found.edits if edit.kind in ("refused", "unproven")]
-    ms.set_seed(3)
+    ms.set_seed(1107)
     seen = loaded(found.text, tmp_path)["seen"]
     for _ in range(3):
         x, one, other, five, ten = seen(_picture("picture"))
@@ -354,7 +354,7 @@ def test_parts_of_networks_that_are_asked_for() -> None:
 
 
 def test_channels_scaled_and_rows_dropped() -> None:
-    ms.set_seed(3)
+    ms.set_seed(1107)
     x = ms.Tensor(np.ones((64, 4, 2, 2), np.float32))
     scaled = port.vision_layers.SqueezeExcitation(4, 2)
     share = ops.sigmoid(scaled.fc2(ops.relu(scaled.fc1(x)))).asnumpy()
@@ -538,3 +538,143 @@ def test_loggers_of_fabric(tmp_path: Path) -> None:
     assert list((tmp_path / "board" / "version_0").glob("events*"))
     alone = port.fabric.Fabric(loggers=port.lightning.FabricCSVLogger(tmp_path, version="one"))
     assert Path(alone.logger.log_dir).name == "one"
+
+
+# --- what a result is put into -------------------------------------------------------------------
+
+PUT = """import torch
+from torch import nn
+import torch.nn.functional as F
+def ids(n):
+    return torch.arange(0, n, out=torch.LongTensor(n))
+def mask(size):
+    ret = torch.ones(size, size)
+    return torch.tril(ret, out=ret)
+def collate(batch, worker=False):
+    out = None
+    if worker:
+        out = batch[0].new_empty((2, 3))
+    return torch.stack(batch, 0, out=out)
+def sums(x):
+    best = torch.cumsum(x, 0, out=None)
+    return best + torch.cumsum(x, 0, out=torch.FloatTensor(3))
+class Net(nn.Module):
+    def forward(self, x):
+        x = F.relu_(x * 2 - 1)
+        x = F.leaky_relu_(x - 1, 0.2)
+        return F.elu_(-x)
+x = torch.linspace(-1, 1, 3)
+made = [ids(4), mask(3), collate([x, x * 2]), collate([x, x], True), sums(x)]
+made.append(Net()(torch.linspace(-1, 1, 5)))
+made.append(str(ids(2).dtype).rpartition(".")[2].lower() == "int64")
+"""
+
+
+def test_results_that_are_put_into_a_place_and_asked_for(tmp_path: Path) -> None:
+    found = beside(PUT, tmp_path)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    assert "out=" not in found.text.replace("out=out_", "")
+
+
+def test_a_place_that_others_see_is_not_left_out() -> None:
+    script = "import torch\nheld = torch.ones(3)\ny = torch.cumsum(held, 0, out=held)\n"
+    assert ported(script).said.stops == (3,)
+
+
+# --- data sets -----------------------------------------------------------------------------------
+
+FOLDERS = """
+import torch
+from torchvision import datasets
+from torchvision.datasets.folder import make_dataset, find_classes, is_image_file
+from torchvision.datasets.vision import VisionDataset
+class Rows(datasets.DatasetFolder):
+    def __init__(self, root, **settings):
+        super().__init__(root, self.read, extensions=(".txt",), **settings)
+    def read(self, path):
+        with open(path) as file:
+            return torch.tensor([float(one) for one in file.read().split()])
+    def find_classes(self, directory):
+        classes, numbers = find_classes(directory)
+        return classes, {name: 10 + number for name, number in numbers.items()}
+class One(VisionDataset):
+    def __getitem__(self, index):
+        return self.transforms(index, index + 1)
+    def __len__(self):
+        return 3
+rows = Rows(FOLDER, transform=lambda x: x * 2)
+made = [rows[0][0], rows[0][1], rows.targets, len(rows), rows.class_to_idx]
+made += [make_dataset(FOLDER, extensions=".txt")[1][1], is_image_file("a.PNG")]
+made += [One(FOLDER, transform=lambda x: x * 10)[2]]
+"""
+
+
+def test_data_sets_of_folders(tmp_path: Path) -> None:
+    for name, text in (("b/1.txt", "1 2"), ("b/no.png", ""), ("c/2.txt", "3 4")):
+        path = tmp_path / "there" / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text, "utf-8")
+    found = ported(FOLDERS.replace("FOLDER", repr(str(tmp_path / "there"))))
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    first, *others = loaded(found.text, tmp_path)["made"]
+    assert first.asnumpy().tolist() == [2, 4]
+    assert others == [10, [10, 11], 2, {"b": 10, "c": 11}, 1, True, (20, 3)]
+    with pytest.raises(FileNotFoundError, match="no pictures for the classes b"):
+        port.pictures.make_dataset(tmp_path / "there", {"b": 0}, (".gif",))
+
+
+def test_data_sets_of_scenes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "VOCdevkit" / "VOC2012"
+    for folder in ("ImageSets/Main", "ImageSets/Segmentation", "JPEGImages"):
+        (home / folder).mkdir(parents=True)
+    for folder in ("SegmentationClass", "Annotations"):
+        (home / folder).mkdir()
+    for name in ("Main", "Segmentation"):
+        (home / "ImageSets" / name / "train.txt").write_text("one\n", "utf-8")
+    _picture("picture").save(home / "JPEGImages" / "one.jpg")
+    _picture("grey").save(home / "SegmentationClass" / "one.png")
+    text = (
+        "<annotation><size><width>17</width></size><object><name>cat</name></object></annotation>"
+    )
+    (home / "Annotations" / "one.xml").write_text(text, "utf-8")
+    parts = port.picture_sets.VOCSegmentation(tmp_path, transforms=lambda x, y: (x.size, y.mode))
+    assert (parts[0], len(parts)) == (((17, 13), "L"), 1)
+    things = port.picture_sets.VOCDetection(str(tmp_path), target_transform=lambda x: x)
+    wanted = {"size": {"width": "17"}, "object": [{"name": "cat"}]}
+    assert things[0][1] == {"annotation": wanted}
+    listed = types.SimpleNamespace(
+        imgs={7: 0},
+        loadImgs=lambda _: [{"file_name": "one.jpg"}],
+        getAnnIds=lambda _: [3],
+        loadAnns=lambda _: [{"caption": "a cat"}],
+    )
+    module = types.ModuleType("pycocotools.coco")
+    module.COCO = lambda _: listed  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "pycocotools", types.ModuleType("pycocotools"))
+    monkeypatch.setitem(sys.modules, "pycocotools.coco", module)
+    said = port.picture_sets.CocoCaptions(str(home / "JPEGImages"), "x.json")
+    assert (said[0][0].size, said[0][1]) == ((17, 13), ["a cat"])
+    with pytest.raises(FileNotFoundError, match="ports fetch no data"):
+        port.picture_sets.VOCDetection(tmp_path, year="2007")
+
+
+def test_data_sets_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    home = tmp_path / "stl10_binary"
+    home.mkdir()
+    pixels = (np.arange(2 * 3 * 96 * 96) % 251).astype(np.uint8)
+    (home / "train_X.bin").write_bytes(pixels.tobytes())
+    (home / "train_y.bin").write_bytes(bytes([1, 10]))
+    (home / "unlabeled_X.bin").write_bytes(pixels[: 3 * 96 * 96].tobytes())
+    data = port.picture_sets.STL10(tmp_path, split="train+unlabeled")
+    assert data.labels.tolist() == [0, 9, -1]
+    theirs = pixels.reshape(2, 3, 96, 96)[1].transpose(2, 1, 0)
+    assert (np.array(data[1][0]) == theirs).all()
+    held = {"X": np.arange(32 * 32 * 3 * 2).reshape(32, 32, 3, 2) % 251, "y": np.array([[10], [3]])}
+    held["X"] = held["X"].astype(np.uint8)
+    module = types.ModuleType("scipy.io")
+    module.loadmat = lambda _: held  # type: ignore[attr-defined]
+    monkeypatch.setitem(sys.modules, "scipy.io", module)
+    (tmp_path / "test_32x32.mat").write_bytes(b"")
+    data = port.picture_sets.SVHN(tmp_path, "test", target_transform=lambda x: x + 1)
+    assert [data[0][1], data[1][1]] == [1, 4]
+    assert (np.array(data[1][0]) == held["X"][..., 1]).all()

@@ -174,7 +174,9 @@ _PLACES = (
     ),
     (re.compile(r"^torchvision\.transforms\.transforms\.(\w+)"), r"torchvision.transforms.\1"),
     (
-        re.compile(r"^torchvision\.datasets\.(?:folder|cifar|mnist|fakedata)\.([A-Z]\w*)$"),
+        re.compile(
+            r"^torchvision\.datasets\.(?:folder|cifar|mnist|fakedata|coco|voc|svhn|stl10|vision)\.([A-Z]\w*)$"
+        ),
         r"torchvision.datasets.\1",
     ),
     (re.compile(r"^torch\.nn\.utils\.clip_grad\.(\w+)$"), r"torch.nn.utils.\1"),
