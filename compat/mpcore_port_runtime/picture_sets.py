@@ -143,8 +143,9 @@ class _Voc(VisionDataset):
         home = Path(self.root, *below, "VOCdevkit", f"VOC{year}")
         home = _there(home, "unpack the data set there")
         listed = home / "ImageSets" / self._splits / f"{image_set.rstrip(chr(10))}.txt"
-        names = _there(listed, "it has no such set").read_text("utf-8").splitlines()
-        self.images = [str(home / "JPEGImages" / f"{name}.jpg") for name in map(str.strip, names)]
+        lines = _there(listed, "it has no such set").read_text("utf-8").splitlines()
+        names = [line.strip() for line in lines]
+        self.images = [str(home / "JPEGImages" / f"{name}.jpg") for name in names]
         self.targets = [
             str(home / self._folder / f"{name}{self._end}") for name in map(str.strip, names)
         ]

@@ -678,3 +678,74 @@ def test_data_sets_of_arrays(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) ->
     data = port.picture_sets.SVHN(tmp_path, "test", target_transform=lambda x: x + 1)
     assert [data[0][1], data[1][1]] == [1, 4]
     assert (np.array(data[1][0]) == held["X"][..., 1]).all()
+
+
+# --- einops and timm -----------------------------------------------------------------------------
+
+
+def test_axes_by_their_names() -> None:
+    x = np.sin(np.arange(24.0)).astype(np.float32).reshape(2, 3, 4)
+    y = np.cos(np.arange(20.0)).astype(np.float32).reshape(4, 5)
+    patterns = port.patterns
+    one, other = ms.Tensor(x), ms.Tensor(y)
+    found = patterns.einsum(one, other, "b h w, w out -> b out h")
+    np.testing.assert_allclose(found.asnumpy(), (x @ y).transpose(0, 2, 1), rtol=1e-5, atol=1e-6)
+    found = patterns.einsum(one, other, "... w, w o -> ... o")
+    np.testing.assert_allclose(found.asnumpy(), x @ y, rtol=1e-5, atol=1e-6)
+    assert patterns.parse_shape(one, "b _ wide") == {"b": 2, "wide": 4}
+    assert patterns.parse_shape(one, "b ...") == {"b": 2}
+    assert patterns.parse_shape(one, "b h 4") == {"b": 2, "h": 3}
+    for pattern in ("b h", "b h 5"):
+        with pytest.raises(RuntimeError):
+            patterns.parse_shape(one, pattern)
+    with pytest.raises(ValueError, match="arrow"):
+        patterns.einsum(one, "b h w")
+    assert patterns.asnumpy(one) is not None
+
+
+BUILT = """
+import torch
+from torch import nn
+from einops import parse_shape
+from timm.models._builder import build_model_with_cfg
+from timm.models._registry import generate_default_cfgs, register_model
+from timm.models.helpers import named_apply
+from timm.models.layers import make_divisible
+from timm.models import create_model, checkpoint_seq
+default_cfgs = generate_default_cfgs({
+    "small.one": {"num_classes": 5, "input_size": (2, 8, 8), "fixed_input_size": True},
+    "small.two": {"num_classes": 7},
+})
+class Small(nn.Module):
+    def __init__(self, in_chans=3, num_classes=10, img_size=None, width=4):
+        super().__init__()
+        width = make_divisible(width)
+        self.said = [in_chans, num_classes, img_size, width]
+        self.body = nn.Sequential(nn.Linear(in_chans, width), nn.ReLU())
+        self.head = nn.Linear(width, num_classes)
+    def forward(self, x):
+        return self.head(checkpoint_seq(self.body, x))
+@register_model
+def small(pretrained=False, **kwargs):
+    return build_model_with_cfg(Small, "small", pretrained, **kwargs)
+net, other = create_model("small"), create_model("small", num_classes=3, width=13)
+names = []
+named_apply(lambda module, name: names.append(name), net)
+shape = net(torch.ones(6, 2)).shape
+made = [net.said, other.said, net.default_cfg["input_size"], names, tuple(shape)]
+"""
+
+
+def test_networks_that_timm_builds(tmp_path: Path) -> None:
+    found = ported(BUILT)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    held = loaded(found.text, tmp_path)
+    first, second, size, names, shape = held["made"]
+    assert first == [2, 5, (8, 8), 8]
+    assert second == [2, 3, (8, 8), 16]
+    assert (size, shape) == ((2, 8, 8), (6, 5))
+    assert names == ["body.0", "body.1", "body", "head"]
+    with pytest.raises(NotImplementedError, match="not fetched"):
+        port.timm.create_model("small", pretrained=True)
+    with pytest.raises(NotImplementedError, match="features_only"):
+        port.timm.create_model("small", features_only=True)

@@ -221,7 +221,12 @@ _PLACES = (
         "torch.nn.init.trunc_normal_",
     ),
     (re.compile(r"^timm\.(data|loss|optim|scheduler|utils)\.\w+\.(\w+)$"), r"timm.\1.\2"),
-    (re.compile(r"^timm\.models\._?(?:factory|helpers|registry)\.(\w+)$"), r"timm.models.\1"),
+    (
+        re.compile(
+            r"^timm\.models\._?(?:builder|factory|helpers|manipulate|pretrained|registry)\.(\w+)$"
+        ),
+        r"timm.models.\1",
+    ),
     (re.compile(r"^ema_pytorch\.ema_pytorch\.(\w+)$"), r"ema_pytorch.\1"),
     (re.compile(r"^torch_ema\.ema\.(\w+)$"), r"torch_ema.\1"),
     (
