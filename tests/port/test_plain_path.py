@@ -18,7 +18,7 @@ from PIL import Image
 import mpcore_port_runtime as port
 from mpcore_port.engine import port_tree
 from mpcore_port.source import walk
-from mpcore_port.targets import Options
+from mpcore_port.targets import Options, load_target
 
 from .ports import TARGET, beside, loaded, ported
 
@@ -749,3 +749,17 @@ def test_networks_that_timm_builds(tmp_path: Path) -> None:
         port.timm.create_model("small", pretrained=True)
     with pytest.raises(NotImplementedError, match="features_only"):
         port.timm.create_model("small", features_only=True)
+
+
+# --- torch_npu -----------------------------------------------------------------------------------
+
+
+def test_contexts_that_are_made_and_not_entered_go() -> None:
+    script = (
+        "import torch\ntorch.autograd.profiler.emit_nvtx(False)\n"
+        "with torch.autograd.profiler.emit_nvtx():\n    x = torch.ones(2)\n"
+    )
+    found = ported(script, load_target("torch_npu"))
+    assert found.status == "runs"
+    assert "    emit" not in found.text
+    assert "nullcontext():" in found.text
