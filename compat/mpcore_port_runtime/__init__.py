@@ -34,6 +34,7 @@ from mpcore_port_runtime import picture_sets as picture_sets
 from mpcore_port_runtime import pictures as pictures
 from mpcore_port_runtime import scattered as scattered
 from mpcore_port_runtime import sign_and_layers as sign_and_layers
+from mpcore_port_runtime import sounds as sounds
 from mpcore_port_runtime import timm as timm
 from mpcore_port_runtime import torch_named as torch_named
 from mpcore_port_runtime import torch_nn as torch_nn

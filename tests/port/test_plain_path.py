@@ -763,3 +763,96 @@ def test_contexts_that_are_made_and_not_entered_go() -> None:
     assert found.status == "runs"
     assert "    emit" not in found.text
     assert "nullcontext():" in found.text
+
+
+# --- sounds --------------------------------------------------------------------------------------
+
+SOUNDS: list[tuple[str, dict[str, Any], list[int], list[float]]] = [
+    (
+        "Spectrogram",
+        {"n_fft": 128, "power": 1.0, "normalized": True},
+        [1, 65, 13],
+        [0.121096, 0.00141627],
+    ),
+    (
+        "MelSpectrogram",
+        {"n_fft": 200, "n_mels": 20, "norm": "slaney", "mel_scale": "slaney"},
+        [1, 20, 9],
+        [0.614989, -0.00583679],
+    ),
+    (
+        "MFCC",
+        {"n_mfcc": 8, "melkwargs": {"n_fft": 200, "n_mels": 16}},
+        [1, 8, 9],
+        [-11.3417, 4.62088],
+    ),
+    ("Resample", {"orig_freq": 3, "new_freq": 2}, [1, 534], [0.00567647, -0.00432297]),
+]
+"""What torchaudio 2.11.1 gives for ``_sound``: shape, mean, and mean weighed by place."""
+
+
+def _sound() -> Any:
+    places = np.arange(800)
+    return (np.sin(places * 0.37) * np.cos(places * 0.011)).astype(np.float32)[None]
+
+
+@pytest.mark.parametrize(("name", "settings", "shape", "wanted"), SOUNDS)
+def test_sounds_are_seen_as_torchaudio_sees_them(
+    name: str, settings: dict[str, Any], shape: list[int], wanted: list[float]
+) -> None:
+    layer = getattr(port.sounds, name)(**settings)
+    found = _sums(layer(ms.Tensor(_sound())))
+    assert found[:-2] == shape
+    np.testing.assert_allclose(found[-2:], wanted, rtol=1e-4, atol=1e-6)
+
+
+def test_gradients_of_silent_frames_are_numbers() -> None:
+    silent = ms.Tensor(np.zeros((1, 400), np.float32))
+    layer = port.sounds.Spectrogram(n_fft=64, power=1.0)
+    assert (ms.grad(lambda x: layer(x).sum())(silent).asnumpy() == 0).all()
+
+
+def test_parts_of_spectrograms_are_covered() -> None:
+    ms.set_seed(1108)
+    x = ms.Tensor(np.ones((2, 20, 30), np.float32))
+    for layer, axis in ((port.sounds.FrequencyMasking(9), 1), (port.sounds.TimeMasking(9), 2)):
+        widths = set()
+        for _ in range(12):
+            held = (layer(x).asnumpy() == 0).all(axis=tuple({0, 1, 2} - {axis}))
+            widths.add(int(held.sum()))
+            assert held.sum() < 9
+        assert len(widths) > 3
+    sound = ms.Tensor(_sound())
+    numbers = port.sounds.mu_law_encoding(sound, 256)
+    assert 0 <= numbers.asnumpy().min() <= numbers.asnumpy().max() <= 255
+    back = port.sounds.mu_law_decoding(numbers, 256).asnumpy()
+    np.testing.assert_allclose(back, _sound(), atol=0.03)
+
+
+HEARD = """
+import torch, torchaudio
+import torchaudio.transforms as T
+import torchaudio.functional as AF
+from torchaudio.transforms import MelSpectrogram
+wave, rate = torchaudio.load(WHERE)
+mel = torch.nn.Sequential(MelSpectrogram(sample_rate=rate, n_fft=200, n_mels=20), T.AmplitudeToDB())
+small = AF.resample(wave, rate, rate // 2)
+torchaudio.save(WHERE, small, rate // 2)
+made = [tuple(mel(wave).shape), tuple(small.shape), torchaudio.info(WHERE).sample_rate]
+"""
+
+
+def test_files_of_sounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    held: dict[str, Any] = {"array": _sound().T, "rate": 16000}
+    module = types.ModuleType("soundfile")
+    said = types.SimpleNamespace(subtype="PCM_16", samplerate=8000, frames=400, channels=1)
+    vars(module).update(
+        read=lambda *_, **__: (held["array"], held["rate"]),
+        write=lambda _, array, rate, **__: held.update(array=array, rate=rate),
+        info=lambda _: said,
+    )
+    monkeypatch.setitem(sys.modules, "soundfile", module)
+    found = ported(HEARD.replace("WHERE", repr("x.wav")))
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    assert loaded(found.text, tmp_path)["made"] == [(1, 20, 9), (1, 400), 8000]
+    assert (held["rate"], held["array"].shape) == (8000, (400, 1))
