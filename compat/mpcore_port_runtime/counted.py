@@ -56,7 +56,7 @@ class FlopCountAnalysis:
 
     def by_module(self) -> Counter[str]:
         """Return nan for the whole."""
-        return Counter({"": math.nan})  # type: ignore[dict-item]  # no count
+        return Counter({"": math.nan})
 
     def by_module_and_operator(self) -> dict[str, Counter[str]]:
         """Return nothing for the whole."""

@@ -6,6 +6,7 @@ Source: torchvision 0.28.0 ``datasets/vision.py``, ``coco.py``, ``voc.py``, ``sv
 
 from __future__ import annotations
 
+import importlib
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -93,9 +94,7 @@ class CocoDetection(VisionDataset):
         transforms: Callable[..., Any] | None = None,
     ) -> None:
         super().__init__(root, transforms, transform, target_transform)
-        from pycocotools.coco import COCO
-
-        self.coco = COCO(annFile)
+        self.coco = importlib.import_module("pycocotools.coco").COCO(annFile)
         self.ids = sorted(self.coco.imgs.keys())
 
     def _load_image(self, id: int) -> Any:
@@ -242,8 +241,7 @@ class SVHN(_Arrays):
         download: bool = False,
     ) -> None:
         super().__init__(root, None, transform, target_transform)
-        from scipy.io import loadmat
-
+        loadmat = importlib.import_module("scipy.io").loadmat
         del download
         self.split = split
         path = _there(Path(self.root) / f"{split}_32x32.mat", "put the files of the data set there")

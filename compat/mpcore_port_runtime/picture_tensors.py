@@ -117,9 +117,9 @@ def cropped(x: Any, top: int, left: int, height: int, width: int) -> Any:
     part = x[..., max(top, 0) : max(bottom, 0), max(left, 0) : max(right, 0)]
     if left >= 0 and top >= 0 and right <= wide and bottom <= high:
         return part
-    sides = (max(min(right, 0) - left, 0), max(right - max(wide, left), 0))
-    sides += (max(min(bottom, 0) - top, 0), max(bottom - max(high, top), 0))
-    return padded(part, sides, 0.0)
+    across = (max(min(right, 0) - left, 0), max(right - max(wide, left), 0))
+    down = (max(min(bottom, 0) - top, 0), max(bottom - max(high, top), 0))
+    return padded(part, (*across, *down), 0.0)
 
 
 def in_the_middle(x: Any, size: Any) -> Any:

@@ -107,9 +107,10 @@ def avg_pool2d(
         settings = (stride, padding, ceil_mode, count_include_pad, divisor_override)
         return avg_pool2d(input.expand_dims(0), kernel_size, *settings).squeeze(0)
     kernel, steps = _each(kernel_size, 2), _each(stride or kernel_size, 2)
+    lengths, borders = input.shape[2:], _each(padding, 2)
     axes = [
-        _windows(length, *one, ceil_mode)
-        for length, *one in zip(input.shape[2:], kernel, steps, _each(padding, 2), strict=True)
+        _windows(lengths[axis], kernel[axis], steps[axis], borders[axis], ceil_mode)
+        for axis in range(2)
     ]
     sides = [side for (before, after, *_) in reversed(axes) for side in (before, after)]
     x = ops.pad(input, sides) if any(sides) else input

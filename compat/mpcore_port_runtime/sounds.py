@@ -6,6 +6,7 @@ Files are read by the package soundfile. Source: torchaudio 2.11.1 ``functional/
 
 from __future__ import annotations
 
+import importlib
 import math
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -57,7 +58,7 @@ def load(
     **_: Any,
 ) -> tuple[Any, int]:
     """Return the sound of a file, (channels, length) in [-1, 1], and its rate."""
-    import soundfile
+    soundfile = importlib.import_module("soundfile")
 
     kind = "float32"
     if not normalize:
@@ -77,7 +78,7 @@ def save(
     **_: Any,
 ) -> None:
     """Write a sound into a file of the kind that its name says."""
-    import soundfile
+    soundfile = importlib.import_module("soundfile")
 
     array = src.asnumpy() if isinstance(src, Tensor) else np.asarray(src)
     soundfile.write(uri, array.T if channels_first else array, sample_rate, format=format)
@@ -85,7 +86,7 @@ def save(
 
 def info(filepath: Any, *_: Any, **__: Any) -> Any:
     """Return what a file says of itself."""
-    import soundfile
+    soundfile = importlib.import_module("soundfile")
 
     held = soundfile.info(filepath)
     bits = {"PCM_S8": 8, "PCM_16": 16, "PCM_24": 24, "PCM_32": 32, "FLOAT": 32, "DOUBLE": 64}
@@ -411,7 +412,7 @@ class MelSpectrogram(nn.Cell):  # type: ignore[misc]
         self.hop_length = self.win_length // 2 if hop_length is None else hop_length
         self.pad, self.power, self.normalized, self.n_mels = pad, power, normalized, n_mels
         self.f_max, self.f_min = f_max, f_min
-        settings = (window_fn, power, normalized, wkwargs, center, pad_mode)
+        settings: tuple[Any, ...] = (window_fn, power, normalized, wkwargs, center, pad_mode)
         sizes = (n_fft, self.win_length, self.hop_length, pad)
         self.spectrogram = Spectrogram(*sizes, *settings)
         scale = (n_mels, sample_rate, f_min, f_max, n_fft // 2 + 1, norm, mel_scale)

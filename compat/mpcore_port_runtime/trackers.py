@@ -7,6 +7,7 @@ are safetensors.
 
 from __future__ import annotations
 
+import importlib
 import importlib.util
 import os
 import random
@@ -100,7 +101,7 @@ class WandBTracker(GeneralTracker):
     name = "wandb"
 
     def __init__(self, run_name: str, **kwargs: Any) -> None:
-        import wandb
+        wandb = importlib.import_module("wandb")
 
         self.run_name, self.run = run_name, wandb.init(project=run_name, **kwargs)
 
@@ -111,7 +112,7 @@ class WandBTracker(GeneralTracker):
 
     def store_init_configuration(self, values: dict[str, Any]) -> None:
         """Write settings."""
-        import wandb
+        wandb = importlib.import_module("wandb")
 
         wandb.config.update(values, allow_val_change=True)
 
@@ -121,7 +122,7 @@ class WandBTracker(GeneralTracker):
 
     def log_images(self, values: dict[str, Any], step: int | None = None, **kwargs: Any) -> None:
         """Write pictures."""
-        import wandb
+        wandb = importlib.import_module("wandb")
 
         for name, pictures in values.items():
             self.log({name: [wandb.Image(_plain(one)) for one in pictures]}, step=step, **kwargs)
@@ -171,7 +172,7 @@ def begun(
     named: Sequence[Any], project: str, logging_dir: Any, config: Any, more: Any
 ) -> list[Any]:
     """Return the trackers of a run, which have written what it was started with."""
-    made = []
+    made: list[Any] = []
     for one in named:
         given = (more or {}).get(one if isinstance(one, str) else one.name, {})
         if one == "tensorboard":
@@ -206,7 +207,7 @@ def place_for(configuration: Any, output_dir: Any) -> str:
     """Return the folder that a state goes to; the oldest go where there are too many."""
     if not configuration.automatic_checkpoint_naming:
         os.makedirs(output_dir, exist_ok=True)
-        return os.fspath(output_dir)
+        return str(os.fspath(output_dir))
     held, limit = _folders(configuration.project_dir), configuration.total_limit
     if limit is not None:
         for folder in held[: max(len(held) + 1 - limit, 0)]:
@@ -276,7 +277,7 @@ def _random(step: int) -> dict[str, Any]:
     return {
         "step": step,
         "random_state": [version, list(inside), gauss],
-        "numpy_random_seed": [name, np.asarray(keys), int(place), int(has_gauss), float(cached)],  # type: ignore[call-overload]
+        "numpy_random_seed": [name, np.asarray(keys), int(place), int(has_gauss), float(cached)],
         "mindspore": ms.get_rng_state(),
     }
 

@@ -431,9 +431,8 @@ class NameRule(PortRule):
         if is_done_without(old, at):
             return None
         if is_asked_for(old, at) and _stands_for(name, at):
-            made = cst.Name("True")
-            at.note(self, old, made, reason=_IS_THERE)
-            return made
+            at.note(self, old, cst.Name("True"), reason=_IS_THERE)
+            return cst.Name("True")
         if row is None and name in _BY_NAME and self._is_asked(old, at):
             word, there = _BY_NAME[name]
             made = cst.parse_expression(wording(at, word))
