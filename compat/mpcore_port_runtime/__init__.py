@@ -30,6 +30,7 @@ from mpcore_port_runtime import others as others
 from mpcore_port_runtime import patterns as patterns
 from mpcore_port_runtime import picture_draws as picture_draws
 from mpcore_port_runtime import picture_functions as picture_functions
+from mpcore_port_runtime import picture_mixes as picture_mixes
 from mpcore_port_runtime import picture_sets as picture_sets
 from mpcore_port_runtime import pictures as pictures
 from mpcore_port_runtime import scattered as scattered

@@ -856,3 +856,66 @@ def test_files_of_sounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Non
     assert not [edit for edit in found.edits if edit.kind == "refused"]
     assert loaded(found.text, tmp_path)["made"] == [(1, 20, 9), (1, 400), 8000]
     assert (held["rate"], held["array"].shape) == (8000, (400, 1))
+
+
+# --- the second transforms, and what looks for rates ---------------------------------------------
+
+SECOND = """
+import torch
+from torchvision.transforms import v2
+import torchvision.transforms.v2 as T
+from torchvision.transforms.v2 import functional as F
+augment = v2.Compose([
+    v2.RandomResizedCrop(size=(8, 8), antialias=True), v2.RandomHorizontalFlip(p=0.5),
+    T.ToImage(), v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean=[0.5], std=[0.5]),
+])
+mixup, cutmix = v2.MixUp(num_classes=4, alpha=0.4), v2.CutMix(num_classes=4)
+def seen(picture):
+    return augment(picture), F.resize(picture, [4, 5]).size, v2.ToDtype(torch.int64)(torch.ones(2))
+"""
+
+
+def test_the_second_transforms_of_torchvision(tmp_path: Path) -> None:
+    found = ported(SECOND)
+    assert not [edit for edit in found.edits if edit.kind in ("refused", "unproven")]
+    held = loaded(found.text, tmp_path)
+    x, size, whole = held["seen"](_picture("picture"))
+    assert (x.shape, x.dtype, size) == ((3, 8, 8), ms.float32, (5, 4))
+    assert -1 <= x.asnumpy().min() < x.asnumpy().max() <= 1
+    assert whole.dtype == ms.int64
+    images = ms.Tensor(np.arange(3.0, dtype=np.float32).reshape(3, 1, 1, 1) * np.ones((3, 1, 6, 6)))
+    images, labels = images.astype(ms.float32), ms.Tensor([0, 1, 3], ms.int64)
+    ones = np.eye(4)[[0, 1, 3]]
+    others = ones[[2, 0, 1]]
+    for mix in (held["mixup"], held["cutmix"]):
+        for _ in range(5):
+            made, shares = mix(images, labels)
+            share = float(shares.asnumpy()[0, 0])
+            wanted = ones * share + others * (1 - share)
+            np.testing.assert_allclose(shares.asnumpy(), wanted, atol=1e-6)
+            means = made.asnumpy().mean((1, 2, 3))
+            np.testing.assert_allclose(means[0], 2 * (1 - share), atol=1e-5)
+    with pytest.raises(ValueError, match="num_classes"):
+        port.picture_mixes.MixUp()(images, labels)
+    with pytest.raises(NotImplementedError, match="pictures and labels"):
+        port.picture_mixes.MixUp(num_classes=4)(images)
+
+
+@pytest.mark.filterwarnings("ignore:nothing is searched")
+def test_what_looks_for_rates_finds_those_that_are_set(tmp_path: Path) -> None:
+    script = """import torch
+import lightning.pytorch as pl
+from lightning.pytorch.tuner import Tuner
+class Net(pl.LightningModule):
+    def __init__(self, lr=0.25, batch_size=6):
+        super().__init__()
+        self.save_hyperparameters()
+        self.layer = torch.nn.Linear(2, 1)
+net = Net()
+tuner = Tuner(None)
+made = [tuner.scale_batch_size(net, mode="power"), tuner.lr_find(net).suggestion()]
+made.append(tuner.scale_batch_size(net, batch_arg_name="other", init_val=3))
+"""
+    found = ported(script)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    assert loaded(found.text, tmp_path)["made"] == [6, 0.25, 3]

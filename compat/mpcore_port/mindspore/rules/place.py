@@ -169,6 +169,11 @@ _PLACES = (
         "torch.utils.data.default_collate",
     ),
     (
+        re.compile(r"^torchvision\.transforms\.v2\.(?:functional\.)?InterpolationMode\b"),
+        "torchvision.transforms.InterpolationMode",
+    ),
+    (re.compile(r"^torchvision\.transforms\.v2\.(\w+)"), r"torchvision.transforms.\1"),
+    (
         re.compile(r"^torchvision\.transforms\.functional\.InterpolationMode\b"),
         "torchvision.transforms.InterpolationMode",
     ),
