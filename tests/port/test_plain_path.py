@@ -919,3 +919,20 @@ made.append(tuner.scale_batch_size(net, batch_arg_name="other", init_val=3))
     found = ported(script)
     assert not [edit for edit in found.edits if edit.kind == "refused"]
     assert loaded(found.text, tmp_path)["made"] == [6, 0.25, 3]
+
+
+@pytest.mark.parametrize(
+    ("line", "why"),
+    [
+        ("torch.utils.cpp_extension.load('a', ['a.cu'])", "against torch"),
+        ("torch.fx.symbolic_trace(torch.nn.Linear(2, 2))", "graphs of torch's"),
+        ("torch.distributed.fsdp.ShardingStrategy.FULL_SHARD.value", "leave it out"),
+    ],
+)
+def test_refusals_say_a_way_out(line: str, why: str) -> None:
+    head = "import torch\nimport torch.utils.cpp_extension, torch.fx, torch.distributed.fsdp\n"
+    said = [
+        edit.reason for edit in ported(f"{head}made = {line}\n").edits if edit.kind == "refused"
+    ]
+    assert len(said) == 1
+    assert why in said[0]

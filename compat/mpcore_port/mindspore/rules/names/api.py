@@ -88,6 +88,13 @@ _ADVICE = {
     "torchvision.datasets": "not ported: write a port.Dataset that reads the files",
     "torchvision": "not ported: compute it with numpy, or write it with mindspore.ops",
     "timm": "not ported: of timm its training scripts' usual pieces are",
+    "torch.distributed.fsdp": (
+        "one device holds the network: leave it out, or shard it with MindSpore's parallel modes"
+    ),
+    "torch.fx": "it looks into graphs of torch's: write what it makes of them",
+    "torch.utils.cpp_extension": (
+        "it compiles C++ or CUDA against torch: write the function with MindSpore's operations"
+    ),
 }
 
 
