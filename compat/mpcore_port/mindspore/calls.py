@@ -86,7 +86,8 @@ def by_names(row: Mapping, call: cst.Call) -> cst.Call | None:
     if row.expr and row.value.startswith("port"):  # it takes torch's arguments
         return call.with_changes(func=expression(row.value))
     told = (row.pin, row.pin_keyword, row.set, row.set_if, row.change, row.special, row.as_tuple)
-    asked = (row.missing, row.given, row.require, row.expr, row.bare, row.pack, row.older)
+    asked: tuple[Any, ...] = (row.missing, row.given, row.require, row.expr, row.bare, row.pack)
+    asked += (row.older, row.as_float)
     plain = all(one.default == "None" for one in row.params if one.name in row.refuse)
     if not row.to or not row.params or any((*told, *asked)) or not plain:
         return None

@@ -437,7 +437,8 @@ class NameRule(PortRule):
             return None
         if is_done_without(old, at):
             return None
-        if is_asked_for(old, at) and _stands_for(name, at):
+        plain = row is not None and row.to and not row.refuse_all
+        if not plain and is_asked_for(old, at) and _stands_for(name, at):
             at.note(self, old, cst.Name("True"), reason=_IS_THERE)
             return cst.Name("True")
         if row is None and name in _BY_NAME and self._is_asked(old, at):

@@ -616,8 +616,11 @@ def _is_own_method(call: Any, at: At) -> bool:
     if code_of(held) == "self" or (name in _OF_NETWORKS and not asked):
         return False
     own = at.names.class_named(held) or _class_said(held, at)
-    if name in ("forward", "step") or own is None:
-        return own is None and name in at.once(_own_methods) and at.values.kind(held) == "own"
+    if name in ("forward", "step"):
+        return False
+    if own is None:
+        plain = isinstance(held, (cst.Name, cst.Attribute, cst.Subscript))
+        return plain and name in at.once(_own_methods) and at.values.kind(held) == "own"
     bodies = [one.body.body for one in lineage(own, at)]
     return any(isinstance(f, cst.FunctionDef) and f.name.value == name for b in bodies for f in b)
 
