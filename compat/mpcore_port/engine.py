@@ -11,13 +11,13 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port import handed_on
-from mpcore_port.above import own_above
+from mpcore_port.above import module_at, own_above
 from mpcore_port.collection import rare_collection
 from mpcore_port.emit import apply_pass, line_map
 from mpcore_port.facts import Call, Scan
 from mpcore_port.findings import Finding, lint_findings, repaired
 from mpcore_port.lines import apart
-from mpcore_port.packages import own_packages
+from mpcore_port.packages import own_packages, package_of
 from mpcore_port.reading import Read, Rewritten, read
 from mpcore_port.renewed import WHY
 from mpcore_port.rule import Edit
@@ -198,12 +198,24 @@ def _of_project(found: Sequence[Scanned], folder: Path | None = None) -> Scan:
     modules = {part for path in paths for part in (*path.parts[:-1], path.stem)}
     beside = set[str]()
     if folder is not None:
-        beside = {entry.stem for entry in folder.iterdir() if entry.suffix in (".py", "")}
+        beside = {entry.stem for entry in folder.iterdir() if _may_be_own(entry)}
         beside |= own_above((one.source.text for one in found), folder)
     # `import torch` is torch, whatever lies in `utils/torch.py` or `examples/torch`
     modules, beside = modules - {"torch"}, beside - {"torch"}
     whole = joined(one.scan for one in found)
     return replace(whole, modules=frozenset(modules), beside=frozenset(beside - modules))
+
+
+def _may_be_own(entry: Path) -> bool:
+    """Return whether a file or folder may be a module; one like a package's name must hold code.
+
+    ``wandb`` keeps its runs in a folder of its own name.
+    """
+    if entry.suffix or not entry.is_dir():
+        return entry.suffix in (".py", "")
+    package = package_of(entry.stem)
+    listed = package is not None and package.world != "unknown"
+    return not listed or module_at(entry.parent, entry.stem) is not None
 
 
 def check_tree(tree: Tree, progress: Callable[[str], None] = lambda _: None) -> Result:

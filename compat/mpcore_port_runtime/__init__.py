@@ -7,6 +7,7 @@ from mpcore_port_runtime import answers as answers
 from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import boxes as boxes
+from mpcore_port_runtime import counted as counted
 from mpcore_port_runtime import dead_rows as dead_rows
 from mpcore_port_runtime import distributions as distributions
 from mpcore_port_runtime import edges as edges
@@ -29,15 +30,21 @@ from mpcore_port_runtime import networks as networks
 from mpcore_port_runtime import of_nothing as of_nothing
 from mpcore_port_runtime import others as others
 from mpcore_port_runtime import patterns as patterns
+from mpcore_port_runtime import picture_draws as picture_draws
+from mpcore_port_runtime import picture_functions as picture_functions
+from mpcore_port_runtime import picture_mixes as picture_mixes
+from mpcore_port_runtime import picture_sets as picture_sets
 from mpcore_port_runtime import pictures as pictures
 from mpcore_port_runtime import promoted as promoted
 from mpcore_port_runtime import scattered as scattered
 from mpcore_port_runtime import sign_and_layers as sign_and_layers
+from mpcore_port_runtime import sounds as sounds
 from mpcore_port_runtime import timm as timm
 from mpcore_port_runtime import torch_named as torch_named
 from mpcore_port_runtime import torch_nn as torch_nn
 from mpcore_port_runtime import transformers as transformers
 from mpcore_port_runtime import vision as vision
+from mpcore_port_runtime import vision_layers as vision_layers
 from mpcore_port_runtime import warps as warps
 from mpcore_port_runtime.activations import *  # noqa: F403
 from mpcore_port_runtime.attention import *  # noqa: F403
@@ -55,7 +62,6 @@ from mpcore_port_runtime.data import *  # noqa: F403
 from mpcore_port_runtime.device import *  # noqa: F403
 from mpcore_port_runtime.files import *  # noqa: F403
 from mpcore_port_runtime.flat import *  # noqa: F403
-from mpcore_port_runtime.flat_pools import *  # noqa: F403
 from mpcore_port_runtime.folds import *  # noqa: F403
 from mpcore_port_runtime.functional import *  # noqa: F403
 from mpcore_port_runtime.functions import *  # noqa: F403
@@ -97,6 +103,7 @@ from mpcore_port_runtime.recomputing import *  # noqa: F403
 from mpcore_port_runtime.reductions import *  # noqa: F403
 from mpcore_port_runtime.regions import *  # noqa: F403
 from mpcore_port_runtime.resizing import *  # noqa: F403
+from mpcore_port_runtime.row_pools import *  # noqa: F403
 from mpcore_port_runtime.runs import *  # noqa: F403
 from mpcore_port_runtime.samplers import *  # noqa: F403
 from mpcore_port_runtime.schedules import *  # noqa: F403

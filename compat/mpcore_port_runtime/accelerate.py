@@ -36,6 +36,14 @@ from mpcore_port_runtime.modules import state_dict as state_of
 from mpcore_port_runtime.rates import LRScheduler, has_groups
 from mpcore_port_runtime.recorded import is_recorded
 from mpcore_port_runtime.regions import autocast
+from mpcore_port_runtime.trackers import (
+    begun,
+    newest,
+    place_for,
+    read_state,
+    trackers_of,
+    write_state,
+)
 from mpcore_port_runtime.training import (
     GradScaler,
     clip_grad_norm_,
@@ -236,6 +244,10 @@ class Accelerator:
         self._optimizers: list[AcceleratedOptimizer] = []
         self._schedulers: list[AcceleratedScheduler] = []
         self._dataloaders: list[PreparedLoader] = []
+        self.trackers: list[Any] = []
+        self._objects: list[Any] = []
+        self._save_hooks: list[Any] = []
+        self._load_hooks: list[Any] = []
 
     # --- what it is -------------------------------------------------------------------------
 
@@ -522,32 +534,94 @@ class Accelerator:
         return state_of(model)
 
     def init_trackers(self, project_name: str, config: Any = None, init_kwargs: Any = None) -> None:
-        """Begin no log where ``log_with`` names none.
+        """Begin the logs that ``log_with`` names.
 
         Raises:
-            NotImplementedError: it does.
+            NotImplementedError: one of them is not there.
         """
-        del project_name, config, init_kwargs
-        if self.log_with is not None:
-            msg = "`log_with` must be left out: trackers are not ported"
-            raise NotImplementedError(msg)
+        named = trackers_of(self.log_with, self.logging_dir)
+        self.trackers = begun(named, project_name, self.logging_dir, config, init_kwargs)
+
+    def get_tracker(self, name: str, unwrap: bool = False) -> Any:
+        """Return a tracker by its name, or what that writes with.
+
+        Raises:
+            ValueError: there is none of that name.
+        """
+        for one in self.trackers:
+            if one.name == name:
+                return one.tracker if unwrap else one
+        msg = f"{name} is not an available tracker stored inside the `Accelerator`."
+        raise ValueError(msg)
 
     def log(self, values: Any, step: Any = None, log_kwargs: Any = None) -> None:
-        """Write to no tracker: there is none."""
-        del values, step, log_kwargs
+        """Write to all trackers."""
+        for one in self.trackers:
+            one.log(values, step=step, **(log_kwargs or {}).get(one.name, {}))
 
     def end_training(self) -> None:
-        """End no tracker: there is none."""
+        """End all trackers."""
+        for one in self.trackers:
+            one.finish()
+
+    # --- states -----------------------------------------------------------------------------
 
     def register_for_checkpointing(self, *objects: Any) -> None:
-        """Keep nothing: ``save_state`` is not ported."""
-        del objects
+        """Have ``save_state`` write other objects, too.
 
-    def register_save_state_pre_hook(self, hook: Any) -> None:
-        """Keep nothing: ``save_state`` is not ported."""
-        del hook
+        Raises:
+            ValueError: one has no state.
+        """
+        for one in objects:
+            if not (hasattr(one, "state_dict") and hasattr(one, "load_state_dict")):
+                msg = f"All `objects` must have `state_dict` and `load_state_dict`, got {one!r}"
+                raise ValueError(msg)
+        self._objects += objects
 
-    register_load_state_pre_hook = register_save_state_pre_hook
+    def register_save_state_pre_hook(self, hook: Any) -> Any:
+        """Have a function called by ``save_state``, with models, weights and the folder."""
+        self._save_hooks.append(hook)
+        return SimpleNamespace(remove=lambda: self._save_hooks.remove(hook))
+
+    def register_load_state_pre_hook(self, hook: Any) -> Any:
+        """Have a function called by ``load_state``, with models and the folder."""
+        self._load_hooks.append(hook)
+        return SimpleNamespace(remove=lambda: self._load_hooks.remove(hook))
+
+    @property
+    def save_iteration(self) -> int:
+        """The number of the next folder."""
+        return self.project_configuration.iteration
+
+    def save_state(self, output_dir: Any = None, safe_serialization: bool = True, **_: Any) -> str:
+        """Write all that was prepared, and where random streams are; return the folder."""
+        folder = place_for(self.project_configuration, output_dir)
+        parts, hooks = self._parts(), self._save_hooks
+        write_state(folder, parts, hooks, safe_serialization=safe_serialization)
+        self.project_configuration.iteration += 1
+        return folder
+
+    def load_state(self, input_dir: Any = None, **_: Any) -> None:
+        """Take back what ``save_state`` wrote.
+
+        Raises:
+            ValueError: there is no such folder.
+        """
+        if input_dir is None and not self.project_configuration.automatic_checkpoint_naming:
+            msg = "No `input_dir` provided and automatic checkpoint naming is disabled."
+            raise ValueError(msg)
+        folder = newest(self.project_dir) if input_dir is None else os.path.expanduser(input_dir)
+        self.step = read_state(folder, self._parts(), self._load_hooks)
+
+    def _parts(self) -> Any:
+        return SimpleNamespace(
+            models=self._models,
+            optimizers=self._optimizers,
+            schedulers=self._schedulers,
+            scaler=self.scaler,
+            objects=self._objects,
+            step=self.step,
+        )
 
 
 class AcceleratedOptimizer:

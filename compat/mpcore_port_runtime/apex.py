@@ -10,6 +10,7 @@ Source: apex/amp/frontend.py, handle.py and scaler.py, NVIDIA/apex e13873debc46.
 from __future__ import annotations
 
 import copy
+import functools
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -19,7 +20,7 @@ from mindspore import nn, ops
 from mpcore.errors import PolicyError, check_choice
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
 from mpcore_port_runtime.compiling import Compiled
-from mpcore_port_runtime.regions import autocast
+from mpcore_port_runtime.regions import autocast, is_autocast_enabled
 from mpcore_port_runtime.training import scaled_by
 
 if TYPE_CHECKING:
@@ -27,11 +28,14 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LossScaler",
+    "float_function",
+    "half_function",
     "initialize",
     "load_state_dict",
     "loss_scaler",
     "loss_scalers",
     "master_params",
+    "promote_function",
     "scale_loss",
     "scaler",
     "state_dict",
@@ -232,6 +236,48 @@ def _full(value: Any) -> Any:
         return type(value)({key: _full(item) for key, item in value.items()})
     low = isinstance(value, ms.Tensor) and value.dtype in (ms.float16, ms.bfloat16)
     return value.astype(ms.float32) if low else value
+
+
+def float_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose floats are float32 in a network of level O1."""
+    return _cast(fn, lambda _: ms.float32)
+
+
+def half_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose floats are float16 in a network of level O1."""
+    return _cast(fn, lambda _: ms.float16)
+
+
+def promote_function(fn: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a function whose floats are float32 in a network of O1 if one of them is."""
+
+    def widest(values: list[Any]) -> Any:
+        return ms.float32 if any(one.dtype == ms.float32 for one in values) else ms.float16
+
+    return _cast(fn, widest)
+
+
+def _cast(fn: Callable[..., Any], chosen: Callable[[list[Any]], Any]) -> Callable[..., Any]:
+    """Return what casts the tensors of floats that a function is given, in a region.
+
+    Source: ``_decorator_helper`` in apex/amp/amp.py, ``make_cast_wrapper`` and
+    ``make_promote_wrapper`` in apex/amp/wrap.py.
+    """
+
+    @functools.wraps(fn)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if not is_autocast_enabled():
+            return fn(*args, **kwargs)
+        dtype = chosen([one for one in (*args, *kwargs.values()) if _is_float(one)])
+        values = [one.astype(dtype) if _is_float(one) else one for one in args]
+        named = {k: one.astype(dtype) if _is_float(one) else one for k, one in kwargs.items()}
+        return fn(*values, **named)
+
+    return run
+
+
+def _is_float(value: Any) -> bool:
+    return isinstance(value, ms.Tensor) and value.dtype in (ms.float16, ms.float32)
 
 
 def scaler(loss_id: int = 0) -> LossScaler | None:

@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import mindspore
 import numpy as np
 from mindspore import Tensor
 from PIL import Image, ImageEnhance
 
+from mpcore_port_runtime.picture_tensors import blended, grey_of
 from mpcore_port_runtime.vision import NUMBERS, Compose, Grayscale, picture_of
 
 if TYPE_CHECKING:
@@ -53,8 +55,9 @@ class RandomGrayscale:
     def __call__(self, image: Any) -> Any:
         """Return one of them."""
         if NUMBERS.get().random() >= self.p:
-            return picture_of(image)
-        return Grayscale(len(picture_of(image).getbands()))(image)
+            return image if isinstance(image, Tensor) else picture_of(image)
+        is_tensor = isinstance(image, Tensor)
+        return Grayscale(image.shape[-3] if is_tensor else len(picture_of(image).getbands()))(image)
 
 
 class ColorJitter:
@@ -99,6 +102,8 @@ _ENHANCE = {
 
 def jittered(image: Any, name: str, factor: float) -> Any:
     """Return a picture with one of the four moved by a factor; of hue it is a share of a turn."""
+    if isinstance(image, Tensor):
+        return _jittered(image, name, float(factor))
     if name != "hue":
         return _ENHANCE[name](picture_of(image)).enhance(factor)
     if picture_of(image).mode in ("L", "1", "I", "F"):
@@ -107,6 +112,21 @@ def jittered(image: Any, name: str, factor: float) -> Any:
     turned = np.array(hue, np.uint8) + np.uint8(np.int32(factor * 255) % 256)
     parts = (Image.fromarray(turned.astype(np.uint8), "L"), saturation, value)
     return Image.merge("HSV", parts).convert(image.mode)
+
+
+def _jittered(x: Any, name: str, factor: float) -> Any:
+    """Return the same of a tensor (..., C, H, W)."""
+    if name == "brightness":
+        return blended(x, 0.0, factor)
+    if name == "contrast":
+        means = grey_of(x).astype(mindspore.float32).mean((-3, -2, -1), keep_dims=True)
+        return blended(x, means, factor)
+    if name == "saturation":
+        return x if x.shape[-3] == 1 else blended(x, grey_of(x).astype(mindspore.float32), factor)
+    if factor == 0:
+        return x
+    msg = "hues are ported for pictures of PIL, got a tensor: put ToTensor behind it"
+    raise NotImplementedError(msg)
 
 
 class ToPILImage:

@@ -77,10 +77,11 @@ class Fabric:
             NotImplementedError: several devices, or what is not here.
         """
         _check_one(devices, num_nodes, strategy)
-        for name, value in (("plugins", plugins), ("callbacks", callbacks), ("loggers", loggers)):
+        for name, value in (("plugins", plugins), ("callbacks", callbacks)):
             if value:
                 msg = f"`{name}` must be left out: Fabric is ported without"
                 raise NotImplementedError(msg)
+        self.loggers = [] if not loggers else loggers if isinstance(loggers, list) else [loggers]
         cpu = accelerator == "cpu"
         self.precision = _precision(precision, cpu)
         self.device = device("cpu") if cpu else chosen_device()
@@ -93,9 +94,9 @@ class Fabric:
     is_global_zero = True
 
     @property
-    def loggers(self) -> list[Any]:
-        """No loggers."""
-        return []
+    def logger(self) -> Any:
+        """The first logger."""
+        return self.loggers[0]
 
     # --- what it sets up --------------------------------------------------------------------
 
@@ -292,12 +293,14 @@ class Fabric:
         _take(obj, load_file(path))
 
     def log(self, name: str, value: Any, step: int | None = None) -> None:
-        """Write to no logger: there is none."""
-        del name, value, step
+        """Write a number to all loggers."""
+        self.log_dict({name: value}, step)
 
     def log_dict(self, metrics: Any, step: int | None = None) -> None:
-        """Write to no logger: there is none."""
-        del metrics, step
+        """Write numbers to all loggers."""
+        plain = {k: v.item() if isinstance(v, Tensor) else v for k, v in metrics.items()}
+        for one in self.loggers:
+            one.log_metrics(metrics=plain, step=step)
 
     @staticmethod
     def seed_everything(

@@ -11,7 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import nn, ops
+from mindspore import Tensor, nn, ops
+
+from mpcore_port_runtime.contraction import einsum as contracted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,8 +21,11 @@ if TYPE_CHECKING:
 __all__ = [
     "Rearrange",
     "Reduce",
+    "asnumpy",
     "check_shape",
+    "einsum",
     "pack",
+    "parse_shape",
     "rearrange",
     "rearrange_many",
     "reduce",
@@ -236,6 +241,53 @@ class Reduce(nn.Cell):  # type: ignore[misc]
     def construct(self, x: Any) -> Any:
         """Reduce ``x``."""
         return reduce(x, self.pattern, self.reduction, **self.axes_lengths)
+
+
+def parse_shape(x: Any, pattern: str) -> dict[str, int]:
+    """Return einops.parse_shape: the sizes of axes by the names that a pattern gives them.
+
+    Source: einops 0.8.2 ``einops.py``, as of the two behind it; compared with it.
+    """
+    names = pattern.split()
+    if "..." in names:
+        place, more = names.index("..."), x.ndim - len(names) + 1
+        names[place : place + 1] = ["_"] * more
+    if len(names) != x.ndim:
+        msg = f"Can't parse shape with different number of dimensions: {pattern} {tuple(x.shape)}"
+        raise RuntimeError(msg)
+    found: dict[str, int] = {}
+    for name, size in zip(names, x.shape, strict=True):
+        if name.isdigit() and int(name) != size:
+            msg = f"Length of anonymous axis does not match: {pattern} {tuple(x.shape)}"
+            raise RuntimeError(msg)
+        if name != "_" and not name.isdigit():
+            found[name] = int(size)
+    return found
+
+
+def asnumpy(tensor: Any) -> Any:
+    """Return einops.asnumpy: the array of a tensor."""
+    return tensor.asnumpy() if isinstance(tensor, Tensor) else np.asarray(tensor)
+
+
+def einsum(*tensors_and_pattern: Any) -> Any:
+    """Return einops.einsum: sums of products over axes that have names."""
+    *tensors, pattern = tensors_and_pattern
+    letters = iter("abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ")
+    known: dict[str, str] = {}
+
+    def written(side: str) -> str:
+        for word in side.split():
+            if word not in known and word != "...":
+                known[word] = next(letters)
+        return "".join(known.get(word, word) for word in side.split())
+
+    if "->" not in pattern or "(" in pattern:
+        msg = f"einops pattern: einsum wants an arrow and no brackets, got {pattern!r}"
+        raise ValueError(msg)
+    first, _, last = pattern.partition("->")
+    terms = ",".join(written(side) for side in first.split(","))
+    return contracted(f"{terms}->{written(last)}", *tensors)
 
 
 def check_shape(tensor: Any, pattern: str, **axes_lengths: int) -> Any:

@@ -20,8 +20,9 @@ from mpcore_port_runtime.data import Dataset
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["CIFAR10", "CIFAR100", "MNIST", "FakeData", "FashionMNIST", "ImageFolder"]
-__all__ += ["default_loader", "make_grid", "pictured", "save_image"]
+__all__ = ["CIFAR10", "CIFAR100", "KMNIST", "MNIST", "DatasetFolder", "FakeData", "FashionMNIST"]
+__all__ += ["ImageFolder", "find_classes", "has_file_allowed_extension", "is_image_file"]
+__all__ += ["default_loader", "make_dataset", "make_grid", "pictured", "save_image"]
 
 IMG_EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 
@@ -127,6 +128,10 @@ class FashionMNIST(MNIST):
     """Clothes: as MNIST, in ``ROOT/FashionMNIST/raw``."""
 
 
+class KMNIST(MNIST):
+    """Characters: as MNIST, in ``ROOT/KMNIST/raw``."""
+
+
 class CIFAR10(_Pictures):
     """Things: ``ROOT/cifar-10-batches-bin``, the binary version of the data set."""
 
@@ -186,13 +191,106 @@ class FakeData(Dataset):
         return self.size
 
 
-class ImageFolder(Dataset):
-    """Pictures in one folder for each class, the classes in the order of their names.
+def has_file_allowed_extension(filename: str, extensions: Any) -> bool:
+    """Return whether a file's name ends as it should."""
+    ends = extensions if isinstance(extensions, str) else tuple(extensions)
+    return filename.lower().endswith(ends)
+
+
+def is_image_file(filename: str) -> bool:
+    """Return whether a file's name is a picture's."""
+    return has_file_allowed_extension(filename, IMG_EXTENSIONS)
+
+
+def find_classes(directory: Any) -> tuple[list[str], dict[str, int]]:
+    """Return the folders in a folder, in the order of their names, and their numbers."""
+    classes = sorted(entry.name for entry in os.scandir(directory) if entry.is_dir())
+    if not classes:
+        msg = f"{directory}: no classes"
+        raise FileNotFoundError(msg)
+    return classes, {name: number for number, name in enumerate(classes)}
+
+
+def make_dataset(
+    directory: Any,
+    class_to_idx: dict[str, int] | None = None,
+    extensions: Any = None,
+    is_valid_file: Callable[[str], bool] | None = None,
+    allow_empty: bool = False,
+) -> list[tuple[str, int]]:
+    """Return pairs (path, number of its class) of the files in one folder for each class."""
+    if class_to_idx is None:
+        _, class_to_idx = find_classes(directory)
+    if (extensions is None) == (is_valid_file is None):
+        msg = "Both extensions and is_valid_file cannot be None or not None at the same time"
+        raise ValueError(msg)
+    valid = is_valid_file or (lambda path: has_file_allowed_extension(path, extensions))
+    home = Path(os.path.expanduser(directory))
+    samples = [
+        (path, class_to_idx[name])
+        for name in sorted(class_to_idx)
+        for path in (_files(home / name) if (home / name).is_dir() else ())
+        if valid(path)
+    ]
+    counts = {number for _, number in samples}
+    empty = [name for name, number in sorted(class_to_idx.items()) if number not in counts]
+    if empty and not allow_empty:
+        msg = f"{directory}: no pictures for the classes {', '.join(empty)}"
+        raise FileNotFoundError(msg)
+    return samples
+
+
+class DatasetFolder(Dataset):
+    """Files in one folder for each class, the classes in the order of their names.
 
     Attributes:
         classes: names of the folders; class_to_idx: their numbers.
-        samples: pairs (path, number); imgs: the same; targets: the numbers.
+        samples: pairs (path, number); targets: the numbers.
     """
+
+    def __init__(
+        self,
+        root: Any,
+        loader: Callable[[str], Any],
+        extensions: Any = None,
+        transform: Callable[[Any], Any] | None = None,
+        target_transform: Callable[[Any], Any] | None = None,
+        is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
+    ) -> None:
+        self.root, self.transform, self.target_transform = Path(root), transform, target_transform
+        self.loader, self.extensions = loader, extensions
+        if not self.root.is_dir():
+            raise _missing(self.root, "a folder for each class belongs into it")
+        self.classes, self.class_to_idx = self.find_classes(self.root)
+        words: dict[str, Any] = {"allow_empty": True} if allow_empty else {}
+        self.samples = self.make_dataset(
+            self.root,
+            class_to_idx=self.class_to_idx,
+            extensions=extensions,
+            is_valid_file=is_valid_file,
+            **words,
+        )
+        self.targets = [number for _, number in self.samples]
+
+    def find_classes(self, directory: Any) -> tuple[list[str], dict[str, int]]:
+        """Return names of classes, and their numbers."""
+        return find_classes(directory)
+
+    make_dataset = staticmethod(make_dataset)
+
+    def __getitem__(self, index: int) -> tuple[Any, Any]:
+        """Return what the loader reads, transformed, and the number of its class."""
+        path, number = self.samples[index]
+        return _pair(self, self.loader(path), number)
+
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self.samples)
+
+
+class ImageFolder(DatasetFolder):
+    """Pictures in one folder for each class; ``imgs`` is ``samples``."""
 
     def __init__(
         self,
@@ -201,35 +299,12 @@ class ImageFolder(Dataset):
         target_transform: Callable[[Any], Any] | None = None,
         loader: Callable[[str], Any] | None = None,
         is_valid_file: Callable[[str], bool] | None = None,
+        allow_empty: bool = False,
     ) -> None:
-        self.root, self.transform, self.target_transform = Path(root), transform, target_transform
-        self.loader = loader or default_loader
-        valid = is_valid_file or (lambda path: path.lower().endswith(IMG_EXTENSIONS))
-        if not self.root.is_dir():
-            raise _missing(self.root, "a folder for each class belongs into it")
-        self.classes = sorted(path.name for path in self.root.iterdir() if path.is_dir())
-        self.class_to_idx = {name: number for number, name in enumerate(self.classes)}
-        self.samples = [
-            (path, number)
-            for name, number in self.class_to_idx.items()
-            for path in _files(self.root / name)
-            if valid(path)
-        ]
-        counts = {number for _, number in self.samples}
-        empty = [name for name, number in self.class_to_idx.items() if number not in counts]
-        if empty or not self.classes:
-            what = f"no pictures for the classes {', '.join(empty)}" if empty else "no classes"
-            raise FileNotFoundError(f"{self.root}: {what}")  # noqa: EM102
-        self.imgs, self.targets = self.samples, [number for _, number in self.samples]
-
-    def __getitem__(self, index: int) -> tuple[Any, Any]:
-        """Return a picture, transformed, and the number of its class."""
-        path, number = self.samples[index]
-        return _pair(self, self.loader(path), number)
-
-    def __len__(self) -> int:
-        """Return how many there are."""
-        return len(self.samples)
+        ends = IMG_EXTENSIONS if is_valid_file is None else None
+        others = (transform, target_transform, is_valid_file, allow_empty)
+        super().__init__(root, loader or default_loader, ends, *others)
+        self.imgs = self.samples
 
 
 def pictured(data: Any) -> Any:

@@ -8,17 +8,20 @@ from __future__ import annotations
 
 from typing import Any
 
-from mindspore import nn, ops
+import numpy as np
+from mindspore import Tensor, nn, ops
 
 from mpcore_port_runtime.refusal import only
 
 __all__ = [
     "AdaptiveAvgPool3d",
+    "AvgPool2d",
     "AvgPool3d",
     "MaxPool3d",
     "Unfold",
     "adaptive_avg_pool3d",
     "avg_pool1d",
+    "avg_pool2d",
     "avg_pool3d",
     "max_pool3d",
 ]
@@ -85,6 +88,73 @@ def avg_pool1d(
     """Return torch.nn.functional.avg_pool1d."""
     kernel, step, side = (_each(one, 1)[0] for one in (kernel_size, stride or kernel_size, padding))
     return ops.avg_pool1d(input, kernel, step, side, ceil_mode, count_include_pad)
+
+
+def avg_pool2d(
+    input: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    ceil_mode: bool = False,
+    count_include_pad: bool = True,
+    divisor_override: int | None = None,
+) -> Any:
+    """Return torch.nn.functional.avg_pool2d: windows may reach over the edge.
+
+    Source: aten/src/ATen/native/Pool.h and cpu/AvgPoolKernel.cpp, torch 2.13.0.
+    """
+    if input.ndim == 3:
+        settings = (stride, padding, ceil_mode, count_include_pad, divisor_override)
+        return avg_pool2d(input.expand_dims(0), kernel_size, *settings).squeeze(0)
+    kernel, steps = _each(kernel_size, 2), _each(stride or kernel_size, 2)
+    lengths, borders = input.shape[2:], _each(padding, 2)
+    axes = [
+        _windows(lengths[axis], kernel[axis], steps[axis], borders[axis], ceil_mode)
+        for axis in range(2)
+    ]
+    sides = [side for (before, after, *_) in reversed(axes) for side in (before, after)]
+    x = ops.pad(input, sides) if any(sides) else input
+    sums = ops.avg_pool2d(x, kernel, steps) * (kernel[0] * kernel[1])
+    counts = np.multiply.outer(*(one[2 if count_include_pad else 3] for one in axes))
+    return sums / (divisor_override or Tensor(counts.astype(np.float32)).astype(input.dtype))
+
+
+def _windows(length: int, kernel: int, step: int, side: int, ceil: bool) -> tuple[Any, ...]:
+    """Return what stands before and behind an axis, and how many numbers each window has.
+
+    Those with the border, and those without it.
+    """
+    count = (length + 2 * side - kernel + (step - 1) * bool(ceil)) // step + 1
+    if ceil and (count - 1) * step >= length + side:
+        count -= 1
+    first = np.arange(count) * step - side
+    last = np.minimum(first + kernel, length + side)
+    inside = np.minimum(last, length) - np.maximum(first, 0)
+    behind = max((count - 1) * step + kernel - side - length, 0)
+    return side, behind, last - first, inside
+
+
+class AvgPool2d(nn.AvgPool2d):  # type: ignore[misc]
+    """torch.nn.AvgPool2d, where windows may reach over the edge."""
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        ceil_mode: bool = False,
+        count_include_pad: bool = True,
+        divisor_override: int | None = None,
+    ) -> None:
+        super().__init__(kernel_size, kernel_size if stride is None else stride)
+        self.kernel_size, self.stride, self.padding = kernel_size, stride or kernel_size, padding
+        self.ceil_mode, self.count_include_pad = ceil_mode, count_include_pad
+        self.divisor_override = divisor_override
+
+    def construct(self, x: Any) -> Any:
+        """Return the mean of each window."""
+        settings = (self.ceil_mode, self.count_include_pad, self.divisor_override)
+        return avg_pool2d(x, self.kernel_size, self.stride, self.padding, *settings)
 
 
 class MaxPool3d(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

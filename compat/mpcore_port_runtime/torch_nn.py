@@ -11,7 +11,7 @@ from typing import Any
 
 from mindspore import nn
 
-from mpcore_port_runtime import activations, convolutions, layers, norms
+from mpcore_port_runtime import activations, convolutions, layers, norms, pools
 from mpcore_port_runtime.functional import as_tuple
 from mpcore_port_runtime.makers import Maker
 from mpcore_port_runtime.refusal import only
@@ -420,8 +420,9 @@ def AvgPool2d(  # noqa: N802
     divisor_override: Any = None,
 ) -> Any:
     """Return torch.nn.AvgPool2d."""
-    only("ceil_mode", ceil_mode, False)
-    only("divisor_override", divisor_override, None)
+    if ceil_mode or divisor_override is not None:
+        settings = (padding, ceil_mode, count_include_pad, divisor_override)
+        return pools.AvgPool2d(kernel_size, stride, *settings)
     padded = {"pad_mode": "pad"} if padding not in (0, (0, 0)) else {}
     step = kernel_size if stride is None else stride
     more = {"padding": padding, "count_include_pad": count_include_pad}

@@ -40,6 +40,7 @@ __all__ = [
     "grad",
     "gradients",
     "loss",
+    "named",
     "old_reduction",
     "over",
     "record",
@@ -767,6 +768,35 @@ def clip_grad_value_(parameters: Any, clip_value: float, **_: Any) -> None:
 def without(settings: dict[str, Any], *names: str) -> dict[str, Any]:
     """Return ``settings`` without those that mean nothing here."""
     return {name: value for name, value in settings.items() if name not in names}
+
+
+def named(
+    function: Callable[..., Any], takes: str, gone: str = "", refused: str = "", **words: str
+) -> Callable[..., Any]:
+    """Return a function that takes torch's arguments by place, and hands them on by name.
+
+    Args:
+        function: what is called.
+        takes: its names for torch's arguments, in torch's order.
+        gone: names that say nothing in MindSpore.
+        refused: names that must be None.
+        **words: its names for those that torch calls otherwise.
+    """
+
+    def called(*args: Any, **settings: Any) -> Any:
+        given = {words.get(name, name): value for name, value in settings.items()}
+        places = takes.split()
+        if len(args) > len(places):
+            msg = f"at most {len(places)} arguments have a place, got {len(args)}"
+            raise TypeError(msg)
+        given |= dict(zip(places, args, strict=False))
+        wrong = [name for name in refused.split() if given.pop(name, None) is not None]
+        if wrong:
+            msg = f"`{wrong[0]}` of {function.__name__} is not ported: leave it out"
+            raise NotImplementedError(msg)
+        return function(**without(given, *gone.split()))
+
+    return called
 
 
 def old_reduction(size_average: Any = None, reduce: Any = None, reduction: str = "mean") -> str:

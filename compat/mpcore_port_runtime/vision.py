@@ -1,12 +1,12 @@
 """Pictures and data sets as torchvision's scripts use them: PIL in, tensors out.
 
 Deterministic transforms are what torchvision documents; random ones draw other numbers, from the
-seed of ``ms.set_seed`` and another stream in each worker. No operation of MindSpore is used, so
-that workers can run them.
+seed of ``ms.set_seed`` and another stream in each worker. Of PIL pictures no operation of MindSpore
+is used, so that workers can run them; tensors (..., C, H, W) are taken, too.
 
 Source: the documentation of torchvision 0.28; torchvision/transforms/functional.py,
 pytorch/vision 01175db1c2b1 of 2020, read (later releases round the border of CenterCrop, and so
-does this). torchvision itself was not run.
+does this). What is not random was compared with what torchvision 0.28.0 gave.
 """
 
 from __future__ import annotations
@@ -21,6 +21,16 @@ import mindspore as ms
 import numpy as np
 from mindspore import Tensor
 from PIL import Image, ImageOps
+
+from mpcore_port_runtime.picture_tensors import (
+    bordered,
+    cropped,
+    grey_of,
+    in_the_middle,
+    mirrored,
+    resized,
+    wanted_size,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -168,9 +178,12 @@ class Resize:
         antialias: Any = True,
     ) -> None:
         self.size, self.way, self.max_size = size, way_of(interpolation), max_size
+        self.antialias = antialias
 
     def __call__(self, image: Any) -> Any:
         """Return the resized picture."""
+        if isinstance(image, Tensor):
+            return _resized(image, self.size, self.max_size, self.way, self.antialias)
         width, height = picture_of(image).size
         if not isinstance(self.size, int) and len(self.size) == 2:
             return image.resize((self.size[1], self.size[0]), self.way)
@@ -182,6 +195,29 @@ class Resize:
         return image if shape == (width, height) else image.resize(shape, self.way)
 
 
+def _resized(x: Any, size: Any, max_size: int | None, way: Any, antialias: Any) -> Any:
+    high, wide = x.shape[-2:]
+    wanted = wanted_size(high, wide, size, max_size)
+    if wanted == (high, wide):
+        return x
+    mode = next(word for word, one in _WAYS.items() if one == way)
+    return resized(x, wanted, mode, antialias)
+
+
+def _size(image: Any) -> tuple[int, int]:
+    """Return (width, height) of a picture or tensor."""
+    if isinstance(image, Tensor):
+        return int(image.shape[-1]), int(image.shape[-2])
+    wide, high = picture_of(image).size
+    return wide, high
+
+
+def _part(image: Any, left: int, top: int, width: int, height: int) -> Any:
+    if isinstance(image, Tensor):
+        return cropped(image, top, left, height, width)
+    return image.crop((left, top, left + width, top + height))
+
+
 class CenterCrop:
     """The middle of a picture, black where it is too small."""
 
@@ -190,6 +226,8 @@ class CenterCrop:
 
     def __call__(self, image: Any) -> Any:
         """Return the part."""
+        if isinstance(image, Tensor):
+            return in_the_middle(image, self.size)
         (height, width), (wide, high) = self.size, picture_of(image).size
         left, top = _middle(wide, width), _middle(high, height)
         return image.crop((left, top, left + width, top + height))
@@ -210,8 +248,12 @@ class Pad:
     def __call__(self, image: Any) -> Any:
         """Return the larger picture."""
         left, top, right, bottom = self.sides
+        if isinstance(image, Tensor):
+            return bordered(image, self.sides, self.fill, self.mode)
         if self.mode == "constant":
-            return ImageOps.expand(picture_of(image), border=self.sides, fill=self.fill)
+            bands = len(picture_of(image).getbands())
+            fill = self.fill if isinstance(self.fill, tuple) or bands == 1 else (self.fill,) * bands
+            return ImageOps.expand(image, border=self.sides, fill=fill)
         array = np.array(picture_of(image))
         widths = ((top, bottom), (left, right), (0, 0))[: array.ndim]
         return Image.fromarray(np.pad(array, widths, mode=self.mode))
@@ -235,35 +277,38 @@ class RandomCrop:
     def __call__(self, image: Any) -> Any:
         """Return the part."""
         image = self.pad(image) if self.pad is not None else image
-        (height, width), (wide, high) = self.size, picture_of(image).size
+        (height, width), (wide, high) = self.size, _size(image)
         if self.needed and (wide < width or high < height):
             missing = max(0, width - wide), max(0, height - high)
             image = Pad(missing, self.fill, self.mode)(image)
-            wide, high = image.size
+            wide, high = _size(image)
         if wide < width or high < height:
             msg = f"`size` must fit into the picture, got {self.size} for {(high, wide)}"
             raise ValueError(msg)
         top, left = _below(high - height + 1), _below(wide - width + 1)
-        return image.crop((left, top, left + width, top + height))
+        return _part(image, left, top, width, height)
 
 
 class RandomHorizontalFlip:
     """The picture or its mirror image."""
 
-    _flip = Image.Transpose.FLIP_LEFT_RIGHT
+    _flip, _axis = Image.Transpose.FLIP_LEFT_RIGHT, -1
 
     def __init__(self, p: float = 0.5) -> None:
         self.p = p
 
     def __call__(self, image: Any) -> Any:
         """Return one of them."""
-        return picture_of(image).transpose(self._flip) if NUMBERS.get().random() < self.p else image
+        flips = NUMBERS.get().random() < self.p
+        if isinstance(image, Tensor):
+            return mirrored(image, self._axis) if flips else image
+        return picture_of(image).transpose(self._flip) if flips else image
 
 
 class RandomVerticalFlip(RandomHorizontalFlip):
     """The picture, or upside down."""
 
-    _flip = Image.Transpose.FLIP_TOP_BOTTOM
+    _flip, _axis = Image.Transpose.FLIP_TOP_BOTTOM, -2
 
 
 class RandomResizedCrop:
@@ -278,12 +323,14 @@ class RandomResizedCrop:
         antialias: Any = True,
     ) -> None:
         self.size, self.scale, self.ratio = _pair(size), scale, ratio
-        self.way = way_of(interpolation)
+        self.way, self.antialias = way_of(interpolation), antialias
 
     def __call__(self, image: Any) -> Any:
         """Return the part."""
-        left, top, width, height = self._box(*picture_of(image).size)
-        part = image.crop((left, top, left + width, top + height))
+        left, top, width, height = self._box(*_size(image))
+        part = _part(image, left, top, width, height)
+        if isinstance(part, Tensor):
+            return _resized(part, self.size, None, self.way, self.antialias)
         return part.resize((self.size[1], self.size[0]), self.way)
 
     def _box(self, wide: int, high: int) -> tuple[int, int, int, int]:
@@ -312,5 +359,7 @@ class Grayscale:
 
     def __call__(self, image: Any) -> Any:
         """Return the picture."""
+        if isinstance(image, Tensor):
+            return grey_of(image, self.channels)
         grey = picture_of(image).convert("L")
         return grey if self.channels == 1 else Image.merge("RGB", (grey, grey, grey))

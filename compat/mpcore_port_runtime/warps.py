@@ -18,7 +18,7 @@ from mpcore_port_runtime.vision import NUMBERS, picture_of, way_of
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["RandomAffine", "RandomErasing", "RandomRotation"]
+__all__ = ["RandomAffine", "RandomErasing", "RandomRotation", "filled", "warped"]
 
 
 class RandomAffine:
@@ -67,7 +67,7 @@ def warped(
     middle = center or [0.5 * length for length in image.size]
     matrix = _inverse(middle, angle, moved, scale, shear)
     to = Image.Transform.AFFINE
-    return image.transform(image.size, to, matrix, way, fillcolor=_filled(image, fill))
+    return image.transform(image.size, to, matrix, way, fillcolor=filled(image, fill))
 
 
 def _inverse(
@@ -99,7 +99,7 @@ def _limits(value: Any) -> tuple[float, ...]:
     return tuple(float(one) for one in value)
 
 
-def _filled(image: Any, fill: Any) -> Any:
+def filled(image: Any, fill: Any) -> Any:
     """Return a colour for all bands of a picture."""
     bands = len(image.getbands())
     if bands == 1:
@@ -125,7 +125,7 @@ class RandomRotation:
     def __call__(self, image: Any) -> Any:
         """Return another picture."""
         angle = float(NUMBERS.get().uniform(*self.degrees))
-        fill = _filled(picture_of(image), self.fill)
+        fill = filled(picture_of(image), self.fill)
         return image.rotate(angle, self.way, self.expand, self.center, fillcolor=fill)
 
 

@@ -250,9 +250,6 @@ def test_bfloat16_wants_ascend(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ('accelerator.save_state("there")', "port that"),
-        ('accelerator.load_state("there")', "port that"),
-        ('accelerator.get_tracker("wandb")', "trackers are not ported"),
         ("accelerator.unwrap_model(model, keep_fp32_wrapper=False)", "keeps its region"),
         ('accelerator.save(model, "f", safe_serialization=True)', "port.load reads"),
         ("accelerator.something_else()", "has no such"),
@@ -268,12 +265,22 @@ def test_what_is_not_there_is_refused_by_its_line(line: str, why: str) -> None:
     assert why in refused.reason
 
 
-@pytest.mark.parametrize("asked", ['log_with="wandb"', "log_with=model"])
-def test_trackers_are_refused_where_they_begin(asked: str) -> None:
+@pytest.mark.parametrize(
+    ("asked", "kinds"),
+    [
+        ('log_with="mlflow"', ["refused"]),
+        ("log_with=['wandb', 'aim']", ["refused"]),
+        ("log_with=model", ["unproven"]),
+        ('log_with="wandb"', []),
+        ("log_with=['wandb', 'tensorboard']", []),
+    ],
+)
+def test_trackers_are_refused_where_they_begin(asked: str, kinds: list[str]) -> None:
     script = HEAD + LOOP.format(asked=asked, prepared=ALL, clip="")
     script += 'accelerator.init_trackers("runs")\naccelerator.log({"loss": 1.0})\n'
-    (refused,) = [one for one in ported(script).edits if one.kind == "refused"]
-    assert "trackers" in refused.reason
+    said = [one for one in ported(script).edits if one.kind in ("refused", "unproven")]
+    assert [one.kind for one in said] == kinds
+    assert all("trackers" in one.reason for one in said)
 
 
 def test_trackers_that_a_star_may_ask_for_are_refused_when_it_runs(tmp_path: Path) -> None:
@@ -286,8 +293,8 @@ def test_trackers_that_a_star_may_ask_for_are_refused_when_it_runs(tmp_path: Pat
     assert (said.kind, said.line) == ("unproven", 4)
     train = loaded(found.text, tmp_path)["train"]
     assert train(cpu=True) == train(log_with=None) == 3
-    with pytest.raises(NotImplementedError, match="trackers are not ported"):
-        train(log_with="wandb")
+    with pytest.raises(NotImplementedError, match="others are not ported"):
+        train(log_with="mlflow")
 
 
 def test_kinds_of_machines_are_compared_by_their_words(tmp_path: Path) -> None:

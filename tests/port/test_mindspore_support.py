@@ -291,7 +291,7 @@ def test_random_transforms_take_parts_and_repeat_with_a_seed():
     with pytest.raises(ValueError, match="must fit into the picture"):
         port.vision.RandomCrop(9)(image)
     with pytest.raises(TypeError, match="put ToTensor last"):
-        port.vision.Resize(4)(port.vision.ToTensor()(image))
+        port.warps.RandomRotation(4)(port.vision.ToTensor()(image))
 
 
 def test_data_sets_read_the_files_that_torchvision_reads(tmp_path):

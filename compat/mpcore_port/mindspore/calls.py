@@ -17,7 +17,7 @@ from mpcore_port.names import code_of, expression
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Refused", "map_call", "of_heirs"]
+__all__ = ["Refused", "by_names", "map_call", "of_heirs"]
 
 _ATOMS = (
     cst.Name,
@@ -75,6 +75,31 @@ def map_call(
     if row.expr or row.bare:
         return _expression(row, bound, receiver)
     return _with_arguments(row, call, bound)
+
+
+def by_names(row: Mapping, call: cst.Call) -> cst.Call | None:
+    """Return a starred call whose arguments are told apart when it runs; None where none can be.
+
+    ``Loader(*args, **settings)`` is ``port.named(port.DataLoader, "dataset batch_size ...",
+    "num_workers ...")(*args, **settings)``.
+    """
+    if row.expr and row.value.startswith("port"):  # it takes torch's arguments
+        return call.with_changes(func=expression(row.value))
+    told = (row.pin, row.pin_keyword, row.set, row.set_if, row.change, row.special, row.as_tuple)
+    asked: tuple[Any, ...] = (row.missing, row.given, row.require, row.expr, row.bare, row.pack)
+    asked += (row.older, row.as_float)
+    plain = all(one.default == "None" for one in row.params if one.name in row.refuse)
+    if not row.to or not row.params or any((*told, *asked)) or not plain:
+        return None
+    named = " ".join(row.keywords.get(one.name, one.name) for one in row.params if one.by_position)
+    gone = " ".join(row.drop)
+    words = {name: to for name, to in row.keywords.items() if name != to}
+    parts = [f'"{named}"', *([f'"{gone}"'] if gone or row.refuse or words else [])]
+    if row.refuse or words:
+        parts.append(repr(" ".join(row.refuse)).replace("'", '"'))
+    if words:
+        parts.append(", ".join(f"{name}={to!r}" for name, to in words.items()))
+    return call.with_changes(func=expression(f"port.named({row.to}, {', '.join(parts)})"))
 
 
 def of_heirs(row: Mapping) -> Mapping:

@@ -46,6 +46,10 @@ class Doubt:
         self.text, self.is_refused = text, is_refused
 
 
+_ALONE = "count_include_pad"
+"""What a border counts for means nothing without one: test_plain_path.py compares that, too."""
+
+
 def was_compared(name: str) -> bool:
     """Return whether the plain call of a name gave torch's numbers; methods as ``"Tensor.sum"``."""
     row = results().get(name)
@@ -66,7 +70,7 @@ def doubts(row: Mapping, call: cst.Call, at: At) -> list[Doubt]:
     doubted = []
     given = {name for name, _, _ in _given(sign, call)}
     for name, others in found.get("with", {}).items():
-        if name in given and not given & set(others):
+        if name in given and name != _ALONE and not given & set(others):
             text = f"`{name}` of {row.name} was compared together with `{others[0]}` only"
             doubted.append(Doubt(text, is_refused=False))
     for name, way, arg in _given(sign, call):

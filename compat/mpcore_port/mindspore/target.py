@@ -12,7 +12,11 @@ from mpcore_port.mindspore.judging import JUDGE
 from mpcore_port.mindspore.loop.rule import LoopRule
 from mpcore_port.mindspore.rules.changes.data_attribute import DataRule, KeptDataRule
 from mpcore_port.mindspore.rules.changes.in_place import AloneRule, BehindRule
-from mpcore_port.mindspore.rules.changes.in_place_functions import InPlaceFunctionRule, OutRule
+from mpcore_port.mindspore.rules.changes.in_place_functions import (
+    InPlaceFunctionRule,
+    OutRule,
+    OutValueRule,
+)
 from mpcore_port.mindspore.rules.changes.just_made import JustMadeRule
 from mpcore_port.mindspore.rules.changes.layers_in_place import LayerInPlaceRule
 from mpcore_port.mindspore.rules.changes.resized import ResizedRule
@@ -171,6 +175,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             AnnotatedRule(),
             InPlaceFunctionRule(),
             OutRule(),
+            OutValueRule(),
             BoundAmpRule(),
             GuardRule(),
             OwnStepRule(),

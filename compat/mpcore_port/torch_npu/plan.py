@@ -98,7 +98,8 @@ def _small(small: cst.BaseSmallStatement, at: At) -> dict[str, Any] | None:
         stays = _does_something(small.value) or any(_is_asked(place, at) for place in places)
         return rows[0] if all(rows) and not stays else None
     if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call):
-        return _row("setting", at.names.called(small.value), at)
+        name = at.names.called(small.value)
+        return _row("setting", name, at) or _row("context", name, at)  # made, and not entered
     return None
 
 

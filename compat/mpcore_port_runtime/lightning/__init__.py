@@ -13,3 +13,4 @@ from mpcore_port_runtime.lightning.loggers import *  # noqa: F403
 from mpcore_port_runtime.lightning.module import *  # noqa: F403
 from mpcore_port_runtime.lightning.said import *  # noqa: F403
 from mpcore_port_runtime.lightning.trainer import *  # noqa: F403
+from mpcore_port_runtime.lightning.tuner import *  # noqa: F403

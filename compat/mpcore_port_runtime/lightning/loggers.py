@@ -12,7 +12,13 @@ from typing import Any
 
 from mpcore_port_runtime.tensorboard import SummaryWriter
 
-__all__ = ["CSVLogger", "TensorBoardLogger", "WandbLogger"]
+__all__ = [
+    "CSVLogger",
+    "FabricCSVLogger",
+    "FabricTensorBoardLogger",
+    "TensorBoardLogger",
+    "WandbLogger",
+]
 
 
 class _Logger:
@@ -137,6 +143,65 @@ class TensorBoardLogger(_Logger):
         """Write what waits."""
         if self._writer is not None:
             self._writer.flush()
+
+
+class FabricCSVLogger(CSVLogger):
+    """lightning.fabric.loggers.CSVLogger: it counts rows, and writes every so many."""
+
+    def __init__(
+        self,
+        root_dir: Any,
+        name: str | None = "lightning_logs",
+        version: Any = None,
+        prefix: str = "",
+        flush_logs_every_n_steps: int = 100,
+    ) -> None:
+        super().__init__(root_dir, name, version, prefix)
+        self._every = flush_logs_every_n_steps
+
+    @property
+    def root_dir(self) -> str:
+        """The folder of all names."""
+        return self.save_dir
+
+    @property
+    def version(self) -> Any:
+        """The number of this run, or its name."""
+        if self._version is None:
+            found = [one.name for one in (Path(self.save_dir) / self.name).glob("version_*")]
+            numbers = [int(one[8:]) for one in found if one[8:].isdigit()]
+            self._version = max(numbers, default=-1) + 1
+        return self._version
+
+    @property
+    def log_dir(self) -> str:
+        """The folder of this run."""
+        last = self.version if isinstance(self.version, str) else f"version_{self.version}"
+        return str(Path(self.save_dir) / self.name / last)
+
+    def log_metrics(self, metrics: dict[str, Any], step: int | None = None) -> None:
+        """Keep a row; write all where it is time."""
+        step = len(self._rows) if step is None else step
+        super().log_metrics(metrics, step)
+        if (step + 1) % self._every == 0:
+            self.save()
+
+
+class FabricTensorBoardLogger(TensorBoardLogger):
+    """lightning.fabric.loggers.TensorBoardLogger."""
+
+    def __init__(
+        self,
+        root_dir: Any,
+        name: str | None = "lightning_logs",
+        version: Any = None,
+        default_hp_metric: bool = True,
+        prefix: str = "",
+        sub_dir: Any = None,
+        **_: Any,
+    ) -> None:
+        del default_hp_metric
+        super().__init__(root_dir, name, version, prefix=prefix, sub_dir=sub_dir)
 
 
 class WandbLogger(_Logger):

@@ -169,15 +169,23 @@ _PLACES = (
         "torch.utils.data.default_collate",
     ),
     (
+        re.compile(r"^torchvision\.transforms\.v2\.(?:functional\.)?InterpolationMode\b"),
+        "torchvision.transforms.InterpolationMode",
+    ),
+    (re.compile(r"^torchvision\.transforms\.v2\.(\w+)"), r"torchvision.transforms.\1"),
+    (
         re.compile(r"^torchvision\.transforms\.functional\.InterpolationMode\b"),
         "torchvision.transforms.InterpolationMode",
     ),
     (re.compile(r"^torchvision\.transforms\.transforms\.(\w+)"), r"torchvision.transforms.\1"),
     (
-        re.compile(r"^torchvision\.datasets\.(?:folder|cifar|mnist|fakedata)\.([A-Z]\w*)$"),
+        re.compile(
+            r"^torchvision\.datasets\.(?:folder|cifar|mnist|fakedata|coco|voc|svhn|stl10|vision)\.([A-Z]\w*)$"
+        ),
         r"torchvision.datasets.\1",
     ),
     (re.compile(r"^torch\.nn\.utils\.clip_grad\.(\w+)$"), r"torch.nn.utils.\1"),
+    (re.compile(r"^apex\.parallel\.(?:\w+\.)?SyncBatchNorm$"), "torch.nn.SyncBatchNorm"),
     (
         re.compile(r"^torch\.random\.(get_rng_state|initial_seed|manual_seed|seed|set_rng_state)$"),
         r"torch.\1",
@@ -218,7 +226,12 @@ _PLACES = (
         "torch.nn.init.trunc_normal_",
     ),
     (re.compile(r"^timm\.(data|loss|optim|scheduler|utils)\.\w+\.(\w+)$"), r"timm.\1.\2"),
-    (re.compile(r"^timm\.models\._?(?:factory|helpers|registry)\.(\w+)$"), r"timm.models.\1"),
+    (
+        re.compile(
+            r"^timm\.models\._?(?:builder|factory|helpers|manipulate|pretrained|registry)\.(\w+)$"
+        ),
+        r"timm.models.\1",
+    ),
     (re.compile(r"^ema_pytorch\.ema_pytorch\.(\w+)$"), r"ema_pytorch.\1"),
     (re.compile(r"^torch_ema\.ema\.(\w+)$"), r"torch_ema.\1"),
     (

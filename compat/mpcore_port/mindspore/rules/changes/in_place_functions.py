@@ -13,7 +13,7 @@ from mpcore_port.torch_names import EXPORTS
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["InPlaceFunctionRule", "OutRule"]
+__all__ = ["InPlaceFunctionRule", "OutRule", "OutValueRule"]
 
 _PLAIN = (cst.Name, cst.Attribute, cst.Subscript, cst.Call)
 
@@ -30,6 +30,9 @@ class InPlaceFunctionRule(PortRule):
         module, _, name = (at.names.called(old) or "").rpartition(".")
         if module not in ("torch", "torch.nn.functional") or not name.endswith("_"):
             return None
+        made_there = name == "relu_" and bool(old.args) and isinstance(old.args[0].value, _MADE)
+        if (name in _ACTIVATIONS or made_there) and module == "torch.nn.functional" and old.args:
+            return self._activation(old, new, at)
         if name not in EXPORTS["torch.Tensor"] or name.endswith("__") or not old.args:
             return None
         first, *others = new.args
@@ -39,6 +42,32 @@ class InPlaceFunctionRule(PortRule):
         at.note(self, old, made)
         return made
 
+    def _activation(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Write ``F.elu_(x)`` as ``F.elu(x, inplace=True)``, which layers in place are told by."""
+        func = new.func
+        if not isinstance(func, cst.Attribute):
+            return None
+        plain = func.with_changes(attr=cst.Name(func.attr.value[:-1]))
+        if isinstance(old.args[0].value, _MADE):
+            made = new.with_changes(func=plain)
+            at.note(self, old, made, reason="what it changes is made there, nothing else sees it")
+            return made
+        word = cst.Arg(
+            cst.Name("True"),
+            keyword=cst.Name("inplace"),
+            equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
+        )
+        last = new.args[-1].with_changes(
+            comma=cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+        )
+        made = new.with_changes(func=plain, args=[*new.args[:-1], last, word])
+        at.note(self, old, made, reason="the same by its word")
+        return made
+
+
+_ACTIVATIONS = ("celu_", "elu_", "hardtanh_", "leaky_relu_", "rrelu_", "selu_", "threshold_")
+
+_MADE = (cst.BinaryOperation, cst.UnaryOperation)
 
 _RESIZED = "where the result has another shape torch gives `out` that shape; here it is spread"
 
@@ -71,6 +100,69 @@ class OutRule(PortRule):
         else:
             at.unproven(self, call, _RESIZED, line)
         return new.with_changes(value=line)
+
+
+_TYPES = {
+    **{name: name.lower() for name in ("Long", "Int", "Short", "Half", "Float", "Double", "Bool")},
+    "Byte": "byte",
+}
+_MADE_THERE = "what `out` is given is made there, nothing else sees it: the result is of its dtype"
+_LEFT = "nothing but the result is seen: `out` is a place that it is put into, or None"
+
+
+class OutValueRule(PortRule):
+    """``torch.arange(n, out=torch.LongTensor(n))`` is what the function gives, of that dtype."""
+
+    name = "out"
+    reason = _LEFT
+    visits = (cst.Call,)
+
+    def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Rewrite one call whose result is asked for; ported like the rest."""
+        if isinstance(at.names.parents.get(old), cst.Expr) or _is_starred(old):
+            return None
+        if not (at.names.called(old) or "").startswith("torch."):
+            return None
+        given = next((arg.value for arg in old.args if _is_out(arg)), None)
+        if given is None:
+            return None
+        kept = [arg for arg in new.args if not _is_out(arg)]
+        if not kept:
+            return None
+        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+        made: Any = new.with_changes(args=kept)
+        kind = _TYPES.get(_type_made(given, at))
+        if kind is not None:
+            made = cst.Call(cst.Attribute(made, cst.Name(kind)))
+            at.note(self, old, made, reason=_MADE_THERE)
+            return made
+        if not _is_only_a_place(old, given, at):
+            return None
+        at.note(self, old, made)
+        return made
+
+
+def _type_made(given: cst.BaseExpression, at: At) -> str:
+    """Return ``"Long"`` of ``torch.cuda.LongTensor(n)``; "" of other code."""
+    name = (at.names.called(given) or "") if isinstance(given, cst.Call) else ""
+    last = name.rpartition(".")[2]
+    return last.removesuffix("Tensor") if name.startswith("torch.") and last != "Tensor" else ""
+
+
+def _is_only_a_place(call: cst.Call, given: cst.BaseExpression, at: At) -> bool:
+    """Return whether a local name is nothing else: one that may be None, or that is returned."""
+    if isinstance(given, cst.Name) and given.value == "None":
+        return True
+    if not isinstance(given, cst.Name) or at.names.scope(given) is at.names.top:
+        return False
+    found = at.names.scope(given).find(given.value)
+    values = [binding.value for binding in found if binding.kind == "value"]
+    if not values or len(values) != len(found):
+        return False
+    if any(isinstance(value, cst.Name) and value.value == "None" for value in values):
+        return True
+    fresh = all((at.names.called(value) or "").startswith("torch.") for value in values if value)
+    return fresh and isinstance(at.names.parents.get(call), cst.Return)
 
 
 def _is_out(arg: cst.Arg) -> bool:

@@ -7,6 +7,7 @@ they lack is refused where it is used.
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -24,8 +25,9 @@ _NAME = "accelerate.Accelerator"
 _FABRIC = "lightning.Fabric"
 _NONE = "the port's {} has no such: it is of one device, for a loop of one's own"
 _LOSS = ("loss", "tensor")
-_TRACKERS = "trackers are not ported: leave `log_with` out"
-_MAY_TRACK = "it raises where what a star hands on has a `log_with`: trackers are not ported"
+_TRACKERS = "of trackers tensorboard and wandb are ported: leave this `log_with` out"
+_MAY_TRACK = "of trackers tensorboard and wandb are ported, it raises where `log_with` is another"
+_TRACKED = re.compile(r"[\[(]?((['\"])(all|tensorboard|wandb)\2(, ?|[\])]$|$))+")
 _SET = "the port's {} asks for nothing of that name"
 
 
@@ -51,17 +53,23 @@ def _made(at: At) -> list[cst.Call]:
     return [call for call in at.names.calls if at.names.called(call) in ACCELERATORS]
 
 
-def _logs(at: At) -> bool:
-    """Return whether an Accelerator of the module is told of trackers."""
+def _told(at: At) -> list[str]:
+    """Return what Accelerators of the module are told of trackers, as code."""
     row = by_name(_NAME)
     order = [param.name for param in row.params] if row is not None else []
     given = [arguments(call, order).get("log_with") for call in _made(at)]
-    return any(one is not None and code_of(one) != "None" for one in given)
+    return [code_of(one) for one in given if one is not None and code_of(one) != "None"]
+
+
+def _logs(at: At) -> bool:
+    """Return whether an Accelerator of the module is told of trackers that are not there."""
+    return any(one[0] in "'\"([" and not _TRACKED.fullmatch(one) for one in _told(at))
 
 
 def _may_log(at: At) -> bool:
-    """Return whether a star may tell one of trackers; the runtime raises by name if it does."""
-    return any(arg.star for call in _made(at) for arg in call.args)
+    """Return whether it may be told of some; the runtime raises by name if it is."""
+    unsure = any(not _TRACKED.fullmatch(one) for one in _told(at))
+    return unsure or any(arg.star for call in _made(at) for arg in call.args)
 
 
 def _is_fabric(node: cst.BaseExpression, at: At) -> bool:
@@ -137,6 +145,8 @@ class AcceleratedRule(PortRule):
             for name, why in row.refuse.items():
                 if name in given and code_of(given[name]) != usual[name]:
                     return at.refuse(self, old, why)
+        if row.effect:
+            at.note(self, old, new, "changed", effect=row.effect)
         if old.attr.value == "init_trackers" and at.once(_logs):
             return at.refuse(self, old, _TRACKERS)
         if old.attr.value == "init_trackers" and at.once(_may_log):

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import libcst as cst
 
 from mpcore_port.children import calls_in
-from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.calls import Refused, by_names, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.changes.partly import started_in_part
 from mpcore_port.mindspore.rules.losses.inputs import only_forgets
@@ -18,6 +18,7 @@ from mpcore_port.mindspore.rules.names.expected import (
     bound_before,
     bound_without,
     failure_is_expected,
+    is_asked_for,
 )
 from mpcore_port.mindspore.rules.names.handed import asks_for_type, is_looked_at, maker_of
 from mpcore_port.mindspore.rules.names.only_shown import (
@@ -46,6 +47,7 @@ from mpcore_port.mindspore.rules.place import (
     wording,
 )
 from mpcore_port.mindspore.rules.values.held_otherwise import of_a_queue, of_any_row, of_no_size
+from mpcore_port.mindspore.tables import FILES, table
 from mpcore_port.names import code_of, expression
 from mpcore_port.packages import imported, package_of
 from mpcore_port.starred import STARRED, is_told
@@ -86,6 +88,13 @@ _ADVICE = {
     "torchvision.datasets": "not ported: write a port.Dataset that reads the files",
     "torchvision": "not ported: compute it with numpy, or write it with mindspore.ops",
     "timm": "not ported: of timm its training scripts' usual pieces are",
+    "torch.distributed.fsdp": (
+        "one device holds the network: leave it out, or shard it with MindSpore's parallel modes"
+    ),
+    "torch.fx": "it looks into graphs of torch's: write what it makes of them",
+    "torch.utils.cpp_extension": (
+        "it compiles C++ or CUDA against torch: write the function with MindSpore's operations"
+    ),
 }
 
 
@@ -165,6 +174,8 @@ class CallRule(PortRule):
             return self._of_type(old, new, at)
         if not _is_known(name, old.func, at) or name is None or _is_of_switch(old, at):
             return None
+        if is_done_without(old.func, at):
+            return None
         row = by_name(name, at.options)
         version = name.rpartition(".")[0]
         if version in _VERSIONS and isinstance(new.func, cst.Attribute):
@@ -205,7 +216,9 @@ class CallRule(PortRule):
         except Refused as exc:
             maker = maker_of(name) if any(arg.star for arg in old.args) else ""
             if not maker:
-                return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+                return self._told_apart(row, old, new, at) or new.with_changes(
+                    func=at.refuse(self, old.func, str(exc))
+                )
             made = new.with_changes(func=cst.parse_expression(wording(at, maker)))
             at.note(self, old, made, _kind(row), _BY_TORCH, row.effect)
             return made
@@ -228,6 +241,15 @@ class CallRule(PortRule):
         elif "requires_grad" in row.drop and wants_gradient(old):
             made = cst.parse_expression(wording(at, f"port.requires_grad_({code_of(made)})"))
             at.note(self, old, made, reason="it wants a gradient")
+        return made
+
+    def _told_apart(self, row: Mapping, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Have starred arguments be told apart when the script runs; None where none can be."""
+        made = by_names(row, new) if any(arg.star for arg in old.args) else None
+        if made is None:
+            return None
+        made = made.with_changes(func=cst.parse_expression(wording(at, code_of(made.func))))
+        at.note(self, old, made, _kind(row), _TOLD_APART, row.effect)
         return made
 
     def _of_type(self, old: cst.Call, new: cst.Call, at: At) -> Any:
@@ -413,6 +435,12 @@ class NameRule(PortRule):
         row = by_name(name, at.options)
         if (row is None or row.refuse_all) and (_goes(old, at) or _is_of_switch(old, at)):
             return None
+        if is_done_without(old, at):
+            return None
+        plain = row is not None and row.to and not row.refuse_all
+        if not plain and is_asked_for(old, at) and _stands_for(name, at):
+            at.note(self, old, cst.Name("True"), reason=_IS_THERE)
+            return cst.Name("True")
         if row is None and name in _BY_NAME and self._is_asked(old, at):
             word, there = _BY_NAME[name]
             made = cst.parse_expression(wording(at, word))
@@ -790,6 +818,8 @@ class ImportRule(PortRule):
         names = imported(old.body[0])
         if _is_told(old.body[0], at):
             return self._torch(old, new, at)
+        if old.body[0] in at.once(_left_behind):
+            return self._foreign(old, new, at)
         worlds = [_world(name, at) for name in names]
         if not any(worlds):
             if any(map(holds_no_tensor, names)):
@@ -849,7 +879,7 @@ class ImportRule(PortRule):
         small = old.body[0]
         if isinstance(small.names, cst.ImportStar):
             if failure_is_expected(old, at):
-                raised = _raised(small)
+                raised = _raised(small, _foreign(small))
                 at.note(self, small, raised.body[0], "changed", _foreign(small), _WITHOUT)
                 return raised.with_changes(leading_lines=new.leading_lines)
             return new.with_changes(body=[cst.Expr(at.refuse_now(self, small, _foreign(small)))])
@@ -859,7 +889,8 @@ class ImportRule(PortRule):
 
     def _stubs(self, old: Any, small: cst.Import | cst.ImportFrom, at: At) -> list[Any]:
         """Return lines that bind what is imported to what raises when it is used."""
-        why = _foreign(small)
+        lacking = _lacking(small, at)
+        why = _no_equal(lacking[0]) if lacking else _foreign(small)
         text = f"{' '.join(code_of(small).split())}: {why}"
         at.comment(old, f"refused: {text}")
         # An import of its own: this line may stand before all others.
@@ -878,7 +909,7 @@ class ImportRule(PortRule):
             return lines
         if len(lines) == 1:
             lines = []  # nothing is bound
-        lines.append(_raised(small))
+        lines.append(_raised(small, why))
         used = _is_used(small, bound_without(old, at) | kept, at)
         at.note(
             self, old.body[0], lines[-1].body[0], "refused" if used else "changed", why, _WITHOUT
@@ -889,9 +920,9 @@ class ImportRule(PortRule):
 _WITHOUT = "the script's own way without it runs"
 
 
-def _raised(small: cst.Import | cst.ImportFrom) -> cst.SimpleStatementLine:
+def _raised(small: cst.Import | cst.ImportFrom, why: str) -> cst.SimpleStatementLine:
     """Return what an import raises where it is not there: the script says what happens then."""
-    text = json.dumps(f"{' '.join(code_of(small).split())}: {_foreign(small)}")
+    text = json.dumps(f"{' '.join(code_of(small).split())}: {why}")
     line = cst.parse_statement(f"raise ModuleNotFoundError({text})")
     assert isinstance(line, cst.SimpleStatementLine)  # noqa: S101  # a raise statement
     return line
@@ -922,6 +953,64 @@ def _world(name: str, at: At) -> str:
         return ""
     used = at.once(_references).get(name, [])
     return "mapped" if used and all(by_name(full) is not None for full in used) else "foreign"
+
+
+_IS_THERE = "whether it is there"
+_TOLD_APART = "which arguments are starred is seen when it runs; those that say nothing here go"
+
+
+def _stands_for(name: str, at: At) -> bool:
+    """Return whether the port has what a name gives, or some of what a module of that name has."""
+    row = by_name(name, at.options)
+    if row is not None:
+        return not row.refuse_all
+    return name in _ROOTS_MAPPED or any(one.startswith(f"{name}.") for one in at.once(_all_mapped))
+
+
+def _all_mapped(at: At) -> frozenset[str]:
+    rows = (row for file in FILES for row in table(file).values())
+    return frozenset(row.name for row in rows if not row.refuse_all)
+
+
+def _lacking(small: cst.Import | cst.ImportFrom, at: At) -> list[str]:
+    """Return what an import brings of torch's world that nothing in a port stands for."""
+    if isinstance(small.names if isinstance(small, cst.ImportFrom) else None, cst.ImportStar):
+        return []
+    own = at.project.modules | at.project.beside
+    found = []
+    for name in imported(small):
+        root = name.partition(".")[0]
+        if root in own or root not in _ROOTS_MAPPED or name == root:
+            continue
+        rows = [by_name(one, at.options) for one in (name, *at.once(_references).get(name, []))]
+        if any(row is not None and not row.refuse_all for row in rows):
+            continue
+        goes = rows[0] is not None and (rows[0].remove or rows[0].shown)
+        if not goes and not _stands_for(name, at) and not is_switch(f"{name}."):
+            found.append(name)
+    return found
+
+
+def _left_behind(at: At) -> frozenset[cst.CSTNode]:
+    """Return imports that a script can do without, of what nothing in a port stands for."""
+    return frozenset(
+        small
+        for kind in (cst.Import, cst.ImportFrom)
+        for small in at.names.by_type[kind]
+        if _lacking(small, at)
+        and failure_is_expected(small, at)
+        and _is_used(small, frozenset(), at)
+    )
+
+
+def is_done_without(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name is of an import that fails in a port, as the script expects it to."""
+    found = at.names.imported(node)
+    if found is None or not at.once(_left_behind):
+        return False
+    return any(
+        one in at.once(_left_behind) for one in (found.node, *at.names.ancestors(found.node))
+    )
 
 
 def _is_told(small: cst.Import | cst.ImportFrom, at: At) -> bool:

@@ -12,7 +12,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["bound_before", "bound_without", "failure_is_expected"]
+__all__ = ["bound_before", "bound_without", "failure_is_expected", "is_asked_for"]
 
 _CAUGHT = {"ImportError", "ModuleNotFoundError", "Exception", "BaseException", ""}
 _ENDS = ("sys.exit", "exit", "quit", "os._exit")
@@ -76,3 +76,20 @@ def _gives_up(handler: cst.ExceptHandler) -> bool:
         if isinstance(small, cst.Expr) and isinstance(small.value, cst.Call)
     ]
     return any(code_of(func) in _ENDS for func in calls)
+
+
+def is_asked_for(node: cst.CSTNode, at: At) -> bool:
+    """Return whether all that is asked of a name is whether it is there: ``if amp is not None``."""
+    parent: Any = at.names.parents.get(node)
+    if isinstance(parent, cst.Comparison) and parent.left is node and len(parent.comparisons) == 1:
+        one = parent.comparisons[0]
+        is_none = isinstance(one.comparator, cst.Name) and one.comparator.value == "None"
+        return is_none and isinstance(one.operator, (cst.Is, cst.IsNot, cst.Equal, cst.NotEqual))
+    if isinstance(parent, cst.UnaryOperation):
+        return isinstance(parent.operator, cst.Not)
+    child: Any = node
+    while isinstance(parent, cst.BooleanOperation):
+        child, parent = parent, at.names.parents.get(parent)
+    if isinstance(parent, cst.UnaryOperation):
+        return isinstance(parent.operator, cst.Not)
+    return isinstance(parent, (cst.If, cst.While, cst.IfExp, cst.Assert)) and parent.test is child

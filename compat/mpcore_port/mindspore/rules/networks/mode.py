@@ -17,6 +17,7 @@ from mpcore_port.mindspore.rules.place import (
     wording,
 )
 from mpcore_port.names import code_of
+from mpcore_port.packages import package_of
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -162,7 +163,7 @@ def _of_other_file(call: cst.Call, name: str, at: At) -> str:
         return ""
     if name.startswith("timm.utils."):
         return ""  # averages of networks, which are in evaluation mode
-    if not name.rpartition(".")[2][:1].isupper():
+    if not name.rpartition(".")[2][:1].isupper() or _is_neutral(name, at):
         return ""
     outer = at.names.parents.get(call)
     if isinstance(outer, cst.Call) and outer.func is call:
@@ -170,6 +171,15 @@ def _of_other_file(call: cst.Call, name: str, at: At) -> str:
     if _OF_LOSSES.search(name.rpartition(".")[2]):
         return "perhaps"  # it may have terms of training alone
     return "perhaps" if _is_given_to_a_network(call, at) else ""
+
+
+def _is_neutral(name: str, at: At) -> bool:
+    """Return whether a package has it that has no networks: ``pathlib.Path``."""
+    root, _, rest = name.partition(".")
+    if not rest or not root or root in at.project.modules | at.project.beside:
+        return False
+    package = package_of(name)
+    return package is not None and package.world == "neutral"
 
 
 def _is_given_to_a_network(call: cst.Call, at: At) -> bool:

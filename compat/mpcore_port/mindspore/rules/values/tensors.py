@@ -157,7 +157,7 @@ class MethodRule(PortRule):
         if at.names.called(old) is not None:
             return self._elsewhere(old, new, at) if is_imported_network(old, at) else None
         name, holder = old.func.attr.value, old.func.value
-        if _is_own_method(old, at):
+        if _is_own_method(old, at) or _is_of_a_plot(old, at):
             return None
         if name in _MOVES and not _is_call_of_object(old) and _is_in_network(old, at):
             at.note(
@@ -615,11 +615,48 @@ def _is_own_method(call: Any, at: At) -> bool:
     asked = name in _MOVES or (name in _WIDTHS and call.args)
     if code_of(held) == "self" or (name in _OF_NETWORKS and not asked):
         return False
-    own = at.names.class_named(held)
-    if name in ("forward", "step") or own is None:
+    own = at.names.class_named(held) or _class_said(held, at)
+    if name in ("forward", "step"):
         return False
+    if own is None:
+        plain = isinstance(held, (cst.Name, cst.Attribute, cst.Subscript))
+        return plain and name in at.once(_own_methods) and at.values.kind(held) == "own"
     bodies = [one.body.body for one in lineage(own, at)]
     return any(isinstance(f, cst.FunctionDef) and f.name.value == name for b in bodies for f in b)
+
+
+def _own_methods(at: At) -> frozenset[str]:
+    """Return the names of methods that classes of the file have."""
+    bodies = [one.body.body for found in at.names.classes.values() for one in found]
+    return frozenset(f.name.value for b in bodies for f in b if isinstance(f, cst.FunctionDef))
+
+
+def _class_said(held: cst.BaseExpression, at: At) -> cst.ClassDef | None:
+    """Return the class of the file that a parameter is annotated with: ``(store: Store)``."""
+    for binding in at.names.scope(held).find(held.value) if isinstance(held, cst.Name) else ():
+        said = binding.node.annotation if isinstance(binding.node, cst.Param) else None
+        name = said.annotation if said is not None else None
+        text = string_of(name) if isinstance(name, cst.SimpleString) else code_of(name or held)
+        found = at.names.classes.get(text or "", []) if name is not None else []
+        if len(found) == 1:
+            return found[0]
+    return None
+
+
+_PLOTS = re.compile(r"(?:.*[._])?(?:ax|axs|axes|axis|fig|plt|subplot|sub)(?:es)?_?\d*$", re.I)
+_OF_PLOTS = {"alpha", "c", "color", "edgecolors", "facecolors", "label", "marker", "s", "zorder"}
+
+
+def _is_of_a_plot(call: Any, at: At) -> bool:
+    """Return whether points are drawn: ``ax.scatter(x, y, c="r")``, no tensor's ``scatter``."""
+    if call.func.attr.value != "scatter":
+        return False
+    if any(arg.keyword is not None and arg.keyword.value in _OF_PLOTS for arg in call.args):
+        return True
+    held = call.func.value
+    named = held.value if isinstance(held, cst.Subscript) else held
+    draws = any(name.startswith(("matplotlib", "mpl_toolkits")) for name, _ in at.names.imports)
+    return draws and bool(_PLOTS.match(code_of(named)))
 
 
 _MIXED_IN = {

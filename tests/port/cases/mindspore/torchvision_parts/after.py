@@ -40,5 +40,5 @@ more = port.pictures.ImageFolder("pictures", transform=port.vision.ToTensor())
 loader = port.DataLoader(data, 64, True, drop_last=True)
 net = port.networks.resnet50(weights=None)
 grid = port.pictures.make_grid(ops.zeros((4, 3, 8, 8)))
-# mpcore port: refused: v2.ColorJitter: not ported: use mindspore.dataset.vision on PIL pictures
-jitter = _mpcore_refused("v2.ColorJitter: not ported: use mindspore.dataset.vision on PIL pictures")(0.1)
+# mpcore port: refused: v2.ScaleJitter: not ported: use mindspore.dataset.vision on PIL pictures
+jitter = _mpcore_refused("v2.ScaleJitter: not ported: use mindspore.dataset.vision on PIL pictures")(0.1)
