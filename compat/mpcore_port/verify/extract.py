@@ -20,7 +20,7 @@ from mpcore_port.verify.guess import Guess, guess_call
 from mpcore_port.verify.module import StepError, function_name, is_backward, module_of
 from mpcore_port.verify.needs import Loop, Needs
 from mpcore_port.verify.old_torch import AS_BEFORE
-from mpcore_port.verify.required import required_arguments
+from mpcore_port.verify.required import options_on, required_arguments
 from mpcore_port.verify.roles import OF_WEIGHTS
 from mpcore_port.verify.settings_files import named_in
 from mpcore_port.verify.stubs import STREAM, Stubs
@@ -291,7 +291,7 @@ def _step(module: Module, found: _Found, removed: Removed | None) -> Step:
         len(kept),
         tuple(sorted(replaced)),
         guess.assumed,
-        required_arguments(module, stubs.folder),
+        _command_line(module, stubs, needs),
         guess.code,
         frozenset(touched),
         _code_of(stubs.given),
@@ -299,6 +299,13 @@ def _step(module: Module, found: _Found, removed: Removed | None) -> Step:
         named=named_in(module.tree, (stubs.folder, *stubs.roots)),
         forward=tuple(removed.lines) if removed is not None else (),
     )
+
+
+def _command_line(module: Module, stubs: Stubs, needs: Needs) -> tuple[str, ...]:
+    """Return the arguments without which a script does not come to its loop."""
+    asked = required_arguments(module, stubs.folder)
+    flags = options_on(module.tree, stubs.folder, needs.flags)
+    return (*asked, *(flag for flag in flags if flag not in asked))
 
 
 def _code_of(given: Mapping[str, Mapping[str, str]]) -> str:

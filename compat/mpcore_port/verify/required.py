@@ -10,12 +10,12 @@ from mpcore_port.command_line import option_name
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, flag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from mpcore_port.verify.module import Module
 
-__all__ = ["defaults", "precision_of", "required_arguments"]
+__all__ = ["defaults", "options_on", "precision_of", "required_arguments"]
 
 _VALUES = {"int": "1", "float": "0.1", "bool": "1"}
 _LONGEST = 400_000  # bytes of one
@@ -220,6 +220,18 @@ def defaults(tree: ast.AST, folder: Path) -> dict[str, str]:
         for node in _options(one):
             found |= _default(node)
     return found
+
+
+def options_on(tree: ast.AST, folder: Path, names: Collection[str]) -> list[str]:
+    """Return the options that set some flags: ``--train`` for ``args.train``."""
+    found: dict[str, str] = {}
+    for node in (node for one in (*_trees_beside(folder), tree) for node in _options(one)):
+        listed = [str(_constant(arg)) for arg in node.args]
+        given = {k.arg: k.value for k in node.keywords if k.arg}
+        name = option_name(listed, str(_constant(given.get("dest")) or ""))
+        if name in names and _constant(given.get("action")) == "store_true":
+            found[name] = listed[0]
+    return list(found.values())
 
 
 def _trees_beside(folder: Path) -> list[ast.AST]:

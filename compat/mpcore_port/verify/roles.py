@@ -68,6 +68,7 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     ),
     (r"(\w+_)?(local_rank|rank|gpu|(start|first|last)_?epoch|seed|start\w*|index|gpu_id)", 0),
     (r"(\w+_)?(max|num|total|n)_?(train_)?(steps|iters?|iterations|batches|updates)", 64),
+    (r"(epochs?|steps?|iters?|iterations)_(full|max|total|end)", 64),
     (r"(get_)?cycle_len(gth)?", 6400),
     (r"epoch_(steps?|size|len(gth)?)|(steps?|iters?|batches)_per_epoch|\w+_per_epoch", 64),
     (r"(\w+_)?batch(_?size)?", 8),

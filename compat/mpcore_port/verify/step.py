@@ -23,7 +23,7 @@ from mpcore_port.engine import port_part
 from mpcore_port.errors import PortError
 from mpcore_port.verify.bases import BY_NAME
 from mpcore_port.verify.batches import Layout, taken_apart_at
-from mpcore_port.verify.beside import in_order
+from mpcore_port.verify.beside import absolute, in_order
 from mpcore_port.verify.child import ALONE
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
@@ -32,6 +32,7 @@ from mpcore_port.verify.left_out import (
     empty_data,
     failing,
     givers_of_losses,
+    imports_beside,
     makers_of_losses,
     makers_of_models,
     makers_of_optimizers,
@@ -45,7 +46,7 @@ from mpcore_port.verify.run import STUBS, verify
 from mpcore_port.verify.standing import is_import, looked_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from mpcore_port.engine import Ported, Result
     from mpcore_port.targets import Target
@@ -314,13 +315,14 @@ def _runnable(
                 fresh = [line for line in exc.lines if line not in absent | stays]
                 above = tuple(exc.lines)
                 for line in empty_data(module, next(iter(exc.lines), 0), str(exc)):
-                    fresh.insert(0, line)
+                    if line not in absent | stays:
+                        fresh.insert(0, line)
                 may = [line for line in fresh if may_go(module, line, step.loop, above, bare=bare)]
                 anew = str(exc) != before
                 goes_on = anew and not (bare or inputs or trying.is_late)
                 most = _LEFT_OUT_BARE if bare else _LEFT_OUT
                 if may and len(absent) < most and not trying.is_spent:
-                    last = {may[0]}
+                    last = {may[0], *imports_beside(module, may[0], absent)}
                     absent |= last
                 elif goes_on and (rest := _rest(stages, absent | stays)):
                     last = set(rest)
@@ -601,7 +603,8 @@ def _port(
 ) -> tuple[dict[str, Any], str]:
     """Return what is known of the step, and its port."""
     text = step.script(place.original, inputs.text, place.above)
-    done = port_part(text, file, target, result.options, result.scan)
+    packages = frozenset(_packages_around(script_text(file), place.original))
+    done = port_part(text, file, target, result.options, result.scan, packages)
     folders = [in_order(folder, above) for folder, above in place.pairs]
     ported = done.text.replace(repr(folders[0]), repr(folders[1]), 1)
     own, missing = looked_for(step, done.text, file)
@@ -638,6 +641,14 @@ def _port(
     }
     facts["lines"] = _lines(facts, file)
     return facts, ported
+
+
+def _packages_around(text: str, folder: Path) -> Iterator[str]:
+    """Yield the packages that a step names where its script says ``from .losses import ...``."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            names = _imported(absolute(node, folder))
+            yield from (name.partition(".")[0] for name in names)
 
 
 def _made_batches(step: Step) -> list[str]:

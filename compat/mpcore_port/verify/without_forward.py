@@ -261,6 +261,9 @@ class _Removing:
             gone = self._enter(call, at) or gone
         value = getattr(one, "value", None)
         bound = set(_targets(one))
+        if any(self._reads(place, at) for place in _places_set(one)):
+            self._drop(one, at)  # loss[unknown] = 0
+            return
         if bound & at.losses and value is not None:
             if self._must_go(value, at):
                 self._replace(value, at)
@@ -461,6 +464,12 @@ def _targets(node: ast.AST) -> Iterator[str]:
             yield text
             if "[" in text:
                 yield text.partition("[")[0]
+
+
+def _places_set(node: ast.AST) -> list[ast.expr]:
+    """Return the indexes of what a statement sets in place."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [one.slice for one in targets if isinstance(one, ast.Subscript)]
 
 
 def _summands(node: ast.expr) -> list[str]:
