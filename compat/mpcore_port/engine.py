@@ -280,6 +280,8 @@ def port_part(
     options: Options,
     project: Scan,
     packages: frozenset[str] = frozenset(),
+    *,
+    handed: bool = False,
 ) -> Ported:
     """Port a part of a project's script as that script was.
 
@@ -290,10 +292,13 @@ def port_part(
         options: how.
         project: what all files hold.
         packages: those that the script is part of: it says ``.losses`` where the part has names.
+        handed: whether the script is handed what the part is called with: its own makes none.
     """
     tree, path = read(text), file.source.path
     own = scan(tree, path)
-    if len(project.scalers) == len(file.scan.scalers):  # what it is called with is its own, too
+    if not handed and len(project.scalers) == len(
+        file.scan.scalers
+    ):  # what it is called with is its own, too
         project = replace(project, scalers=own.scalers, backwards=own.backwards)
     project = replace(project, beside=project.beside | packages)
     source = Source(path, text, whole=file.source.text)

@@ -15,6 +15,7 @@ __all__ = [
     "SCALER",
     "SETTINGS",
     "flag_of",
+    "is_called_loss",
     "number_of",
     "role_of",
     "says_number",
@@ -137,6 +138,19 @@ _ROLES = (  # what a parameter's name says, and what it is given
     (r"dtype|amp_dtype", "torch.float16"),
     (r"(cls|class)_?weights?", 'torch.ones(10, device="cpu").numpy()'),
 )
+
+
+def is_called_loss(name: str, text: str, held: str = "") -> bool:
+    """Return whether ``loss``, which may be a number, is what computes one: a script calls it.
+
+    Args:
+        name: of a parameter or an attribute.
+        text: of the script.
+        held: what stands in front of the name.
+    """
+    if not re.fullmatch(r"loss(es)?", name, re.I):
+        return False
+    return re.search(rf"(?<![\w.]){re.escape(held + name)}\(", text) is not None
 
 
 def role_of(name: str, model: str) -> str:

@@ -444,6 +444,11 @@ class StandIn(Missing):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what a network or a loss gives for tensors, else something that is not there."""
+        if len(args) == 1 and not kwargs and _is_closure(args[0]):
+            names = names_wanted(sys._getframe(1))
+            if len(names) > 1:  # out, seconds = timed(step)
+                beside = [StandIn(f"{self._mpcore_name}.{one}") for one in names[1:]]
+                return (args[0](), *beside)
         handed_on = passes_on(self._mpcore_name, args, kwargs)
         if handed_on is not None:
             return handed_on
@@ -745,6 +750,11 @@ def _bound_anew(frame: Any, args: tuple[Any, ...]) -> list[Any]:
     own = [next((i for i, arg in enumerate(args) if arg is one), -1) for one in held]
     tensors = all(isinstance(one, _kit[0].Tensor) for one in held)
     return own if held and tensors and -1 not in own else []
+
+
+def _is_closure(one: Any) -> bool:
+    """Return whether something is a function that takes nothing: whoever is handed it calls it."""
+    return isinstance(one, types.FunctionType) and not inspect.signature(one).parameters
 
 
 def _own_places(frame: Any, names: tuple[Any, ...], args: tuple[Any, ...]) -> list[int]:

@@ -27,7 +27,13 @@ from mpcore_port.verify.beside import absolute, in_order
 from mpcore_port.verify.child import ALONE
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
-from mpcore_port.verify.judge import LEAST, NOT_RUN, Verification, VerifyOptions
+from mpcore_port.verify.judge import (
+    LEAST,
+    NOT_RUN,
+    Verification,
+    VerifyOptions,
+    stopped_alone,
+)
 from mpcore_port.verify.left_out import (
     empty_data,
     failing,
@@ -238,6 +244,7 @@ class _Compared:
             said = f"its step was not taken out: {exc}"
             return replace(empty, step={"refused": str(exc), "lines": [said]})
         facts, ported = _port(file, step, self.result, self.target, place, found)
+        step, facts, ported = self._alike(step, facts, ported, place, found)
         with tempfile.TemporaryDirectory(prefix="mpcore-step-") as folder:
             name = f"{Path(file.source.path).stem}.py"
             scripts = Path(folder) / "before" / name, Path(folder) / "after" / name
@@ -247,7 +254,10 @@ class _Compared:
                 path.write_text(text, encoding="utf-8")
             options = replace(options, args=args)
             done = verify(scripts[0], scripts[1], self.name, options, self.tell)
-            done = replace(empty, comparisons=done.comparisons, step=facts)
+            judged = done.comparisons
+            if found.stand_ins or facts["by_name"] or step.forward:
+                judged = tuple(map(stopped_alone, judged))
+            done = replace(empty, comparisons=judged, step=facts)
             if self.compiling is None:
                 return done
             compiling = self.compiling
@@ -261,6 +271,25 @@ class _Compared:
             return self.compiling.tried(
                 done, file, scripts, write, options, self.tell, stand_ins=stand_ins
             )
+
+    def _alike(
+        self, step: Step, facts: dict[str, Any], ported: str, place: Place, found: _Inputs
+    ) -> tuple[Step, dict[str, Any], str]:
+        """Return a step whose port stands in the script's, with what is known of it and its port.
+
+        Loops behind its own may decide how that is ported, and who makes its scaler.
+        """
+        steps = [step, replace(step, body=step.wider)] if step.wider else [step]
+        tries = [(one, handed) for one in steps for handed in (False, True)][1:]
+        for one, handed in tries if facts["elsewhere"] else ():
+            if handed and not step.call:
+                continue
+            others, port = _port(
+                self.file, one, self.result, self.target, place, found, handed=handed
+            )
+            if not others["elsewhere"]:
+                return one, others, port
+        return step, facts, ported
 
 
 def _runnable(
@@ -314,9 +343,10 @@ def _runnable(
                 last = set()
                 fresh = [line for line in exc.lines if line not in absent | stays]
                 above = tuple(exc.lines)
-                for line in empty_data(module, next(iter(exc.lines), 0), str(exc)):
-                    if line not in absent | stays:
-                        fresh.insert(0, line)
+                first = next(iter(exc.lines), 0)
+                if not may_go(module, first, step.loop, above, bare=bare):
+                    data = empty_data(module, first, str(exc))
+                    fresh[:0] = [line for line in data if line not in absent | stays]
                 may = [line for line in fresh if may_go(module, line, step.loop, above, bare=bare)]
                 anew = str(exc) != before
                 goes_on = anew and not (bare or inputs or trying.is_late)
@@ -599,12 +629,19 @@ def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> 
 
 
 def _port(
-    file: Ported, step: Step, result: Result, target: Target, place: Place, inputs: _Inputs
+    file: Ported,
+    step: Step,
+    result: Result,
+    target: Target,
+    place: Place,
+    inputs: _Inputs,
+    *,
+    handed: bool = False,
 ) -> tuple[dict[str, Any], str]:
     """Return what is known of the step, and its port."""
     text = step.script(place.original, inputs.text, place.above)
     packages = frozenset(_packages_around(script_text(file), place.original))
-    done = port_part(text, file, target, result.options, result.scan, packages)
+    done = port_part(text, file, target, result.options, result.scan, packages, handed=handed)
     folders = [in_order(folder, above) for folder, above in place.pairs]
     ported = done.text.replace(repr(folders[0]), repr(folders[1]), 1)
     own, missing = looked_for(step, done.text, file)
