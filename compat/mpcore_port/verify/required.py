@@ -33,7 +33,7 @@ def required_arguments(module: Module, folder: Path) -> tuple[str, ...]:
         for node in _options(tree):
             found += (
                 _settings_file(node, folder)
-                or _device(node)
+                or _device(node, tree)
                 or _batch(node)
                 or _argument(node, tree)
             )
@@ -105,11 +105,23 @@ def _options(tree: ast.AST) -> list[ast.Call]:
     return [node for node, name in calls if name.endswith(".add_argument") or name in names]
 
 
-def _device(node: ast.Call) -> list[str]:
-    """Return the option for the number of one device, where none is chosen without it."""
+_RANK_ASKED = re.compile(
+    r"local_rank\s*([=!<>]=|[<>]|(not )?in\b)|(not|if) [\w.]*local_rank\b", re.I
+)
+"""A question whether there are ranks: -1 says that there are none."""
+
+
+def _device(node: ast.Call, tree: ast.AST) -> list[str]:
+    """Return the option for the number of one device, where none is chosen without it.
+
+    A launcher gives a rank; a script that does not ask whether one is given needs it.
+    """
     names = [str(_constant(arg)) for arg in node.args]
     given = {k.arg: k.value for k in node.keywords if k.arg}
     is_number = isinstance(given.get("type"), ast.Name) and ast.unparse(given["type"]) == "int"
+    rank = next((n for n in names if re.fullmatch(r"--local[_-]rank", n)), "")
+    if rank and is_number and "default" in given and ast.unparse(given["default"]) == "-1":
+        return [] if _RANK_ASKED.search(ast.unparse(tree)) else [rank, "0"]
     chosen = "default" in given and _constant(given["default"]) is not None
     return ["--gpu", "0"] if "--gpu" in names and is_number and not chosen else []
 

@@ -63,6 +63,7 @@ __all__ = ["Place", "script_text", "verify_step"]
 
 _TRIES = 30.0  # processor seconds for finding inputs, or this share of a long time limit:
 _SHARE_OF_TRIES = 0.1
+_LESS = 0.7  # of the seconds of a search that found nothing: the next tries much of the same
 _PATIENCE = 2  # times the time limit, by the clock: a busy machine finds less
 _LEFT_OUT, _LEFT_OUT_BARE = 12, 60  # lines; where nothing is imported a try is short
 _TURNS = 3  # of what a port alone stops at
@@ -359,6 +360,7 @@ def _runnable(
                     absent |= last
                     before = str(exc)
                     trying.left = max(trying.left, trying.share)
+                    trying.share *= _LESS
                 elif not (bare or inputs):
                     bare = bool(without) or trying.is_late
                     without = without or str(exc)
