@@ -6,6 +6,7 @@ A network that is not there is the same on both sides: weights by its name, the 
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import sys
 from pathlib import Path
@@ -193,7 +194,7 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
     for name, function in [*vars(runtime).items()]:
         if isinstance(function, FunctionType) and not name.startswith("_"):
             setattr(runtime, name, _or_method(function, name))
-    for holder in (runtime.DataParallel, runtime.DistributedDataParallel):
+    for holder in filter(_holds_network, [*vars(runtime).values()]):
         holder.__init__ = _around_cell(holder.__init__)
     found = training._parameters_of
     training._parameters_of = lambda parts: found([_cell(part) for part in parts])
@@ -312,6 +313,14 @@ def _or_method(original: Any, name: str) -> Any:
         return getattr(args[0], name)(*args[1:], **kwargs)
 
     return run
+
+
+def _holds_network(one: Any) -> bool:
+    """Return whether a class is made around a network: averages of it, what is parallel."""
+    if not isinstance(one, type) or "__init__" not in vars(one):
+        return False
+    named = list(inspect.signature(one.__init__).parameters)[1:2]
+    return bool(named) and named[0] in ("model", "module", "net", "network")
 
 
 def _around_cell(original: Any) -> Any:
