@@ -311,3 +311,19 @@ def test_functions_of_ports_take_stand_ins_as_methods_do(tmp_path: Path) -> None
         [sys.executable, str(script)], capture_output=True, text=True, check=False
     )
     assert done.returncode == 0, done.stderr
+
+
+HALVES = """import argparse
+import torch
+parser = argparse.ArgumentParser()
+parser.add_argument("--fp16", action="store_true")
+parser.add_argument("--amp", action="store_true")
+args = parser.parse_args()
+net = torch.nn.Linear(2, 2)
+"""
+
+
+def test_of_two_ways_to_compute_in_16_bits_regions_are_switched_on(tmp_path: Path) -> None:
+    assert required_arguments(Module(HALVES), tmp_path) == ("--fp16", "--amp")
+    halved = f"{HALVES}if args.fp16:\n    net = net.half()\n"
+    assert required_arguments(Module(halved), tmp_path) == ("--amp",)

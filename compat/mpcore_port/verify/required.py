@@ -37,8 +37,15 @@ def required_arguments(module: Module, folder: Path) -> tuple[str, ...]:
                 or _batch(node)
                 or _argument(node, tree)
             )
+    if any(map(_REGIONS.fullmatch, found)) and ".half()" in module.text:
+        found = [one for one in found if not _HALVES.fullmatch(one)]
     option, _, word = precision_of(module, folder)
     return (*found, option, word) if word and option not in found else tuple(found)
+
+
+_REGIONS = re.compile(r"--(use[-_])?(native[-_])?(amp|autocast)")
+_HALVES = re.compile(r"--(use[-_])?(fp16|half)")
+"""Options of two ways to compute in 16 bits: parameters themselves are halved by one of them."""
 
 
 def _imported_parsers(module: Module, folder: Path) -> list[ast.AST]:
