@@ -445,9 +445,9 @@ class StandIn(Missing):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what a network or a loss gives for tensors, else something that is not there."""
         if len(args) == 1 and not kwargs and _is_closure(args[0]):
-            names = names_wanted(sys._getframe(1))
-            if len(names) > 1:  # out, seconds = timed(step)
-                beside = [StandIn(f"{self._mpcore_name}.{one}") for one in names[1:]]
+            parts = names_wanted(sys._getframe(1))
+            if len(parts) > 1:  # out, seconds = timed(step)
+                beside = [StandIn(f"{self._mpcore_name}.{one}") for one in parts[1:]]
                 return (args[0](), *beside)
         handed_on = passes_on(self._mpcore_name, args, kwargs)
         if handed_on is not None:
