@@ -319,7 +319,7 @@ def _holds_network(one: Any) -> bool:
     """Return whether a class is made around a network: averages of it, what is parallel."""
     if not isinstance(one, type) or "__init__" not in vars(one):
         return False
-    named = list(inspect.signature(one.__init__).parameters)[1:2]
+    named = list(inspect.signature(vars(one)["__init__"]).parameters)[1:2]
     return bool(named) and named[0] in ("model", "module", "net", "network")
 
 
