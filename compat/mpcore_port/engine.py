@@ -285,12 +285,34 @@ def port_text(
         return _port(one, target, options or Options(), _of_project([one]))
 
 
-def port_part(text: str, file: Ported, target: Target, options: Options, project: Scan) -> Ported:
-    """Port a part of a project's script as that script was; ``project`` is what all files hold."""
+def port_part(
+    text: str,
+    file: Ported,
+    target: Target,
+    options: Options,
+    project: Scan,
+    packages: frozenset[str] = frozenset(),
+    *,
+    handed: bool = False,
+) -> Ported:
+    """Port a part of a project's script as that script was.
+
+    Args:
+        text: the part.
+        file: the script.
+        target: what it is ported to.
+        options: how.
+        project: what all files hold.
+        packages: those that the script is part of: it says ``.losses`` where the part has names.
+        handed: whether the script is handed what the part is called with: its own makes none.
+    """
     tree, path = read(text), file.source.path
     own = scan(tree, path)
-    if len(project.scalers) == len(file.scan.scalers):  # what it is called with is its own, too
+    if not handed and len(project.scalers) == len(
+        file.scan.scalers
+    ):  # what it is called with is its own, too
         project = replace(project, scalers=own.scalers, backwards=own.backwards)
+    project = replace(project, beside=project.beside | packages)
     source = Source(path, text, whole=file.source.text)
     return _port(Scanned(source, tree, own), target, options, project)
 

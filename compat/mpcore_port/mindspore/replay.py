@@ -15,6 +15,7 @@ import json
 import math
 import os
 import random
+import re
 import resource
 import runpy
 import subprocess
@@ -246,6 +247,7 @@ def _original(job: dict[str, Any]) -> Any:
         no_masks_in_torch(torch)
     optimizers: list[Any] = []
     _collect(torch.optim.Optimizer, optimizers)
+    _rank(torch.nn.Parameter, "__new__")
 
     class Keeping(Recorder):
         def _loss(self, loss: Any) -> Any:
@@ -253,6 +255,7 @@ def _original(job: dict[str, Any]) -> Any:
                 tensors = [p for o in optimizers for g in o.param_groups for p in g["params"]]
                 arrays = {str(i): p.detach().numpy() for i, p in enumerate(tensors)}
                 np.savez(job["weights"], **arrays)
+                _keep_ranks(job, optimizers)
                 _keep_others(torch, job, {id(p) for p in tensors})
             return super()._loss(loss)
 
@@ -353,6 +356,7 @@ def _port(job: dict[str, Any]) -> Any:
         no_masks(ms)
     else:  # nothing is compiled: torch's masks come from outside
         same_masks(ms, torch)
+    _rank(ms.Parameter, "__init__")
     recorder = _PortRecorder(job, ms, runtime)
     for base in (optim.Optimizer, runtime.OwnOptimizer):
         _collect(base, recorder.optimizers)
@@ -471,7 +475,7 @@ class _PortRecorder:
         if not self._has_weights:
             self._has_weights = True
             _load_others(self._ms, self._runtime, self._job)
-            _load(self._ms, self._job["weights"], self.optimizers)
+            _load(self._ms, self._job, self.optimizers)
 
     def _watch_batches(self) -> None:
         """Have a port that records all begin with its first batch: no loss tells of its forward."""
@@ -575,16 +579,69 @@ def _turn_off(runtime: Any) -> None:
     apex.initialize = in_float32
 
 
-def _load(ms: Any, path: str, optimizers: list[Any]) -> None:
-    arrays = np.load(path)
+def _load(ms: Any, job: dict[str, Any], optimizers: list[Any]) -> None:
+    arrays = np.load(job["weights"])
     params = [param for optimizer in optimizers for param in optimizer.parameters]
     if len(params) != len(arrays.files):
         msg = (
             f"{len(arrays.files)} tensors in the original's optimizers, {len(params)} in the port's"
         )
         raise RuntimeError(msg)
-    for place, param in enumerate(params):
+    for place, param in zip(_places(job, optimizers, arrays), params, strict=True):
         ms.ops.assign(param, ms.Tensor(arrays[str(place)].reshape(param.shape)))
+
+
+# Sets of parameters have an order of their own in each process.
+_SETS = re.compile(r"\bset\(")
+
+
+def _rank(kind: Any, maker: str) -> None:
+    """Have parameters know which was made before which."""
+    original, ranks = getattr(kind, maker), iter(range(10_000_000))
+
+    @functools.wraps(original)
+    def make(first: Any, *args: Any, **kwargs: Any) -> Any:
+        made = original(first, *args, **kwargs)
+        held = first if made is None else made
+        vars(held).setdefault("_mpcore_rank", next(ranks))
+        return made
+
+    setattr(kind, maker, make)
+
+
+def _ranks_of(params: Any) -> list[int]:
+    return [vars(param).get("_mpcore_rank", -1) for param in params]
+
+
+def _keep_ranks(job: dict[str, Any], optimizers: list[Any]) -> None:
+    """Keep in which order the parameters of each optimizer were made, where a script has sets."""
+    if _SETS.search(Path(job["script"]).read_text(encoding="utf-8")) is None:
+        return
+    groups = ([p for g in one.param_groups for p in g["params"]] for one in optimizers)
+    text = json.dumps([_ranks_of(params) for params in groups])
+    Path(job["weights"]).with_name("ranks.json").write_text(text, encoding="utf-8")
+
+
+def _places(job: dict[str, Any], optimizers: list[Any], arrays: Any) -> list[int]:
+    """Return the places, among the original's tensors, of those of a port's optimizers."""
+    path = Path(job["weights"]).with_name("ranks.json")
+    ranks = json.loads(path.read_text(encoding="utf-8")) if path.exists() else []
+    found: list[int] = []
+    for number, optimizer in enumerate(optimizers):
+        params, first = list(optimizer.parameters), len(found)
+        plain = list(range(first, first + len(params)))
+        theirs = ranks[number] if number < len(ranks) else []
+        ours = _ranks_of(params)
+        places = plain
+        if len(theirs) == len(ours) and -1 not in (*theirs, *ours):
+            made = sorted(range(len(theirs)), key=theirs.__getitem__)
+            order = sorted(range(len(ours)), key=ours.__getitem__)
+            placed = dict(zip(order, made, strict=True))
+            places = [first + placed[at] for at in range(len(ours))]
+        pairs = zip(places, params, strict=True)
+        same = all(arrays[str(place)].shape == tuple(param.shape) for place, param in pairs)
+        found += places if same else plain
+    return found
 
 
 def _load_others(ms: Any, runtime: Any, job: dict[str, Any]) -> None:

@@ -6,17 +6,18 @@ A network that is not there is the same on both sides: weights by its name, the 
 from __future__ import annotations
 
 import functools
+import inspect
 import itertools
 import sys
 from pathlib import Path
-from types import SimpleNamespace
+from types import FunctionType, SimpleNamespace
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import mindspore as ms
 from mindspore import nn, ops
 from mindspore.experimental import optim
 
-from mpcore_port.verify.asked import only_asks
+from mpcore_port.verify.asked import is_private, only_asks
 from mpcore_port.verify.kit import LIKE_A_LAYER, first_weights
 from mpcore_port.verify.scaler import CallableScaler
 from mpcore_port.verify.stand_in import (
@@ -76,7 +77,7 @@ class _Net(nn.Cell):  # type: ignore[misc]  # mindspore is untyped
                 return getattr(self, LIKE_A_LAYER[name])
             caller = sys._getframe(1)  # of the script's attributes all are there
             asks = caller.f_code.co_filename.startswith(CellKit.between) or only_asks(caller)
-            if name.startswith("_") or asks:
+            if is_private(name, caller) or asks:
                 raise
             return self if name == "module" else self.__dict__["_mpcore_owner"]._mpcore_part(name)
 
@@ -190,7 +191,10 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
             for holder in (runtime, modules, training):
                 if getattr(holder, name, None) is original:
                     setattr(holder, name, wrapped)
-    for holder in (runtime.DataParallel, runtime.DistributedDataParallel):
+    for name, function in [*vars(runtime).items()]:
+        if isinstance(function, FunctionType) and not name.startswith("_"):
+            setattr(runtime, name, _or_method(function, name))
+    for holder in filter(_holds_network, [*vars(runtime).values()]):
         holder.__init__ = _around_cell(holder.__init__)
     found = training._parameters_of
     training._parameters_of = lambda parts: found([_cell(part) for part in parts])
@@ -291,6 +295,32 @@ def _as_cell(original: Any) -> Any:
         return original(*map(_cell, args[:1]), *args[1:], **kwargs)
 
     return run
+
+
+def _or_method(original: Any, name: str) -> Any:
+    """Have a function of ports give what the method gave in whose place it is, of a stand-in.
+
+    ``port.put(net.scale, x)`` is ``net.scale.copy_(x)``: of what is not there nothing is set.
+    """
+
+    @functools.wraps(original)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        try:
+            return original(*args, **kwargs)
+        except (AttributeError, TypeError, ValueError):
+            if not args or type(args[0]) is not StandIn:
+                raise
+        return getattr(args[0], name)(*args[1:], **kwargs)
+
+    return run
+
+
+def _holds_network(one: Any) -> bool:
+    """Return whether a class is made around a network: averages of it, what is parallel."""
+    if not isinstance(one, type) or "__init__" not in vars(one):
+        return False
+    named = list(inspect.signature(vars(one)["__init__"]).parameters)[1:2]
+    return bool(named) and named[0] in ("model", "module", "net", "network")
 
 
 def _around_cell(original: Any) -> Any:

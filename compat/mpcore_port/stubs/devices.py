@@ -22,7 +22,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
-__all__ = ["DEVICE", "install", "is_on_device"]
+__all__ = ["DEVICE", "all_placed", "install", "is_on_device"]
 
 _MARK = "_mpcore_on_device"
 _ALIASES = {  # as torch_npu.npu has them: no DoubleTensor
@@ -263,7 +263,7 @@ def _move_accelerator(kind: str) -> None:
 
 def _move_methods(kind: str) -> None:
     setattr(torch.Tensor, kind, lambda self, *_, **__: _placed(self))
-    setattr(torch.nn.Module, kind, lambda self, *_, **__: _all_placed(self))
+    setattr(torch.nn.Module, kind, lambda self, *_, **__: all_placed(self))
     torch.Tensor.pin_memory = lambda self, *_, **__: self
     torch.Tensor.record_stream = _silent()
 
@@ -275,7 +275,7 @@ def _move_modules(moved: Any) -> None:
     def to(self: Any, *args: Any, **kwargs: Any) -> Any:
         given = [moved(value) for value in (*args, *kwargs.values())]
         if any(_names_device(value) or type(value) is int for value in given):
-            _all_placed(self)
+            all_placed(self)
         here = [DEVICE if type(value) is int else value for value in args]
         return original(self, *here, **kwargs)
 
@@ -287,7 +287,8 @@ def _placed(tensor: Any) -> Any:
     return tensor if is_on_device(tensor) else _marked(tensor.view_as(tensor))
 
 
-def _all_placed(model: Any) -> Any:
+def all_placed(model: Any) -> Any:
+    """Return a network whose weights are noted as the device's."""
     for tensor in (*model.parameters(), *model.buffers()):
         _marked(tensor)
     return model

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-__all__ = ["Asked", "Kept", "Replayed", "asks_on", "is_of_package", "only_asks"]
+__all__ = ["Asked", "Kept", "Replayed", "asks_on", "is_of_package", "is_private", "only_asks"]
 
 _READ = ("LOAD_ATTR", "LOAD_METHOD")
 
@@ -76,6 +76,15 @@ def only_asks(frame: Any) -> bool:
 def is_of_package(file: str) -> bool:
     """Return whether code in a file is no script's: of a package, of Python, or of no file."""
     return "-packages" in file or file.startswith((sys.base_prefix, "<"))
+
+
+def is_private(name: str, frame: Any) -> bool:
+    """Return whether a name is no script's business, or a framework's own that asks for it.
+
+    ``net._init_weights`` of a script is a method that its network has.
+    """
+    own = name.startswith("_") and not name.startswith(("__", "_mpcore"))
+    return name.startswith("_") and not (own and not is_of_package(frame.f_code.co_filename))
 
 
 def asks_on(frame: Any) -> bool:

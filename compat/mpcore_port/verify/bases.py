@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.assumed_settings import settings_of
-from mpcore_port.verify.roles import NETWORK, SETTINGS, role_of
+from mpcore_port.verify.roles import NETWORK, SETTINGS, is_called_loss, role_of
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -60,6 +60,8 @@ def inherited(
             continue
         model = f"{owner}.{main}" if main else '_mpcore_missing("model")'
         code = role_of(name, model) or f'_mpcore_missing("{name}")'
+        if is_called_loss(name, module.text, held="self."):
+            code = f'_mpcore_missing("{name}")'
         if SETTINGS.fullmatch(name):
             code = settings_of(module, folder, name)[0]
         found.append(given.format(name, code))

@@ -12,13 +12,16 @@ if TYPE_CHECKING:
 
     from mpcore_port.verify.module import Module
 
-__all__ = ["CALLED", "NEVER", "context"]
+__all__ = ["CALLED", "NEVER", "behind", "context"]
 
 CALLED = "_mpcore_called = True"
 """What stands in front of a call that a script has not: its lines are not the script's."""
 
 NEVER = "_mpcore_never"
 """What a statement is put behind that stays to be read by the rules, and does not run."""
+
+NONE = "_mpcore_none"
+"""What a loop goes over that stays to be read by the rules, and does not run."""
 
 _SIMPLE = (ast.Expr, ast.Assign, ast.AugAssign, ast.Return)
 _BLOCKS = (ast.FunctionDef, ast.For, ast.While, ast.If, ast.With)
@@ -53,6 +56,45 @@ def context(
             found[span[0]] = f"{first[:at]}if {NEVER}: {first[at:]}"
             found |= {number: lines[number - 1] for number in span[1:]}
     return found
+
+
+def behind(
+    module: Module, kept: Collection[int], lines: Sequence[str], loop: ast.stmt
+) -> dict[int, str]:
+    """Return, by number, the lines of loops and blocks behind the training loop, not to be run.
+
+    They read what the loop has bound, or bind it anew: a loop that evaluates in the same function.
+    """
+    made = set(bound_names(loop))
+    found: dict[int, str] = {}
+    for node in ast.walk(module.tree):
+        if not isinstance(node, (ast.For, ast.If)) or node.orelse:
+            continue
+        head = node.iter if isinstance(node, ast.For) else node.test
+        span = range(node.lineno, (node.end_lineno or node.lineno) + 1)
+        ahead = node.lineno <= (loop.end_lineno or loop.lineno)
+        if ahead or set(span) & set(kept) or head.end_lineno != node.lineno:
+            continue
+        if not _is_beside(module, node, loop) or not made & set(_names(node)):
+            continue
+        text = lines[node.lineno - 1].encode()
+        word = NONE if isinstance(node, ast.For) else NEVER
+        parts = text[: head.col_offset], word.encode(), text[head.end_col_offset :]
+        found[node.lineno] = b"".join(parts).decode()
+        found |= {number: lines[number - 1] for number in span[1:]}
+    return found
+
+
+def _is_beside(module: Module, node: ast.AST, loop: ast.AST) -> bool:
+    """Return whether a statement stands in a block around a loop, in the same function."""
+    at = module.parents.get(loop)
+    while at is not None and not isinstance(at, (ast.ClassDef, ast.Module)):
+        if module.parents.get(node) is at and node in getattr(at, "body", ()):
+            return True
+        if isinstance(at, ast.FunctionDef):
+            break
+        at = module.parents.get(at)
+    return False
 
 
 def _watched(module: Module) -> set[str]:

@@ -15,12 +15,12 @@ from typing import TYPE_CHECKING, Any
 from mpcore_port.verify.bases import BY_NAME
 from mpcore_port.verify.batches import Layout, has_devices, layout_of, moves
 from mpcore_port.verify.beside import in_order
-from mpcore_port.verify.context import CALLED, NEVER, context
+from mpcore_port.verify.context import CALLED, NEVER, behind, context
 from mpcore_port.verify.guess import Guess, guess_call
 from mpcore_port.verify.module import StepError, function_name, is_backward, module_of
 from mpcore_port.verify.needs import Loop, Needs
 from mpcore_port.verify.old_torch import AS_BEFORE
-from mpcore_port.verify.required import required_arguments
+from mpcore_port.verify.required import options_on, required_arguments
 from mpcore_port.verify.roles import OF_WEIGHTS
 from mpcore_port.verify.settings_files import named_in
 from mpcore_port.verify.stubs import STREAM, Stubs
@@ -111,6 +111,7 @@ class Step:
         forward: lines of its forward pass that it does without; () if it has one.
         without: why it does without it.
         bare: whether nothing is imported but torch and what comes with Python.
+        wider: its body with the loops behind it, which do not run; "" where there are none.
     """
 
     body: str
@@ -131,6 +132,7 @@ class Step:
     forward: tuple[int, ...] = ()
     without: str = ""
     bare: bool = False
+    wider: str = field(default="", repr=False)
 
     @property
     def layout(self) -> Layout | None:
@@ -267,6 +269,8 @@ def _step(module: Module, found: _Found, removed: Removed | None) -> Step:
     kept = {number for number in needs.kept if lines[number - 1].strip()}
     read_only = context(module, kept, lines, loop)
     body = [line if n in kept else read_only.get(n, "") for n, line in enumerate(lines, 1)]
+    more = behind(module, kept, lines, loop)
+    wider = [more.get(n, line) for n, line in enumerate(body, 1)] if more else []
     future = [
         ast.unparse(s)
         for s in module.tree.body
@@ -282,8 +286,9 @@ def _step(module: Module, found: _Found, removed: Removed | None) -> Step:
         layouts = (plain_batch(names) if names else guess.layout,)
     placed = has_devices(module) and not moves(module, loop)
     layouts = tuple(replace(layout, placed=placed) for layout in layouts)
+    tail = [CALLED, guess.code] if guess.code else [""]
     return Step(
-        "\n".join([*body, CALLED, guess.code] if guess.code else [*body, ""]),
+        "\n".join([*body, *tail]),
         "; ".join(future),
         layouts,
         (loop.lineno, loop.end_lineno or loop.lineno),
@@ -291,14 +296,22 @@ def _step(module: Module, found: _Found, removed: Removed | None) -> Step:
         len(kept),
         tuple(sorted(replaced)),
         guess.assumed,
-        required_arguments(module, stubs.folder),
+        _command_line(module, stubs, needs),
         guess.code,
         frozenset(touched),
         _code_of(stubs.given),
         tuple(stubs.gone),
         named=named_in(module.tree, (stubs.folder, *stubs.roots)),
         forward=tuple(removed.lines) if removed is not None else (),
+        wider="\n".join([*wider, *tail]) if wider else "",
     )
+
+
+def _command_line(module: Module, stubs: Stubs, needs: Needs) -> tuple[str, ...]:
+    """Return the arguments without which a script does not come to its loop."""
+    asked = required_arguments(module, stubs.folder)
+    flags = options_on(module.tree, stubs.folder, needs.flags)
+    return (*asked, *(flag for flag in flags if flag not in asked))
 
 
 def _code_of(given: Mapping[str, Mapping[str, str]]) -> str:

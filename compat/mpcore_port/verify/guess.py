@@ -20,6 +20,7 @@ from mpcore_port.verify.roles import (
     NETWORK,
     SCALER,
     SETTINGS,
+    is_called_loss,
     number_of,
     role_of,
 )
@@ -558,6 +559,9 @@ class _Maker:
         if re.fullmatch(SCALER, name, re.I):  # the rules follow a name that is assigned
             self.lines.append(f"_mpcore_{name} = torch.cuda.amp.GradScaler()")
             return f"_mpcore_{name}"
+        if is_called_loss(name, self.module.text):
+            self.said.append(f"{name}: a function, a stand-in")
+            return f'_mpcore_missing("{name}")'
         if LOSS.search(name) and gives_dict(self.module, name):
             self.said.append(f"{name}: it gives a dict, a stand-in")
             return f'_mpcore_missing("{name}")'

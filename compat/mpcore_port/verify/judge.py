@@ -28,6 +28,7 @@ __all__ = [
     "by_own_drift",
     "compare",
     "drift",
+    "stopped_alone",
 ]
 
 MODES = ("float32", "mixed", "overflow")
@@ -431,6 +432,24 @@ def alike_not_run(found: Sequence[Comparison]) -> list[Comparison]:
     return [
         one if one.losses[1] else replace(one, verdict=NOT_RUN, words=last.words) for one in found
     ]
+
+
+def stopped_alone(one: Comparison) -> Comparison:
+    """Judge a step with stand-ins whose port stopped, and was alike as far as it came.
+
+    What stands in for what is not there may have stopped it: nothing is known of the rest.
+    """
+    came = one.losses[1]
+    if (
+        one.verdict != "different"
+        or came >= one.losses[0]
+        or (one.largest or 0.0) > CLOSE[one.mode]
+    ):
+        return one
+    ours = one.port_scales
+    if ours != one.original_scales[: len(ours)] or "the port stopped" not in one.words:
+        return one
+    return replace(one, verdict="not compared")
 
 
 def _is_infinite(mode: str, original: Run, port: Run, options: VerifyOptions) -> bool:

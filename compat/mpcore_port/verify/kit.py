@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any, ClassVar
 import torch
 from torch import nn
 
-from mpcore_port.verify.asked import only_asks
+from mpcore_port.stubs.devices import all_placed
+from mpcore_port.verify.asked import is_private, only_asks
 from mpcore_port.verify.scaler import CallableScaler
 
 if TYPE_CHECKING:
@@ -58,7 +59,7 @@ class _Net(nn.Module):  # type: ignore[misc]  # torch is untyped here
             if name in LIKE_A_LAYER:
                 return getattr(self, LIKE_A_LAYER[name])
             held = "_mpcore_owner" in self.__dict__
-            if name.startswith("_") or not held or only_asks(sys._getframe(1)):
+            if not held or is_private(name, sys._getframe(1)) or only_asks(sys._getframe(1)):
                 raise
             return self if name == "module" else self.__dict__["_mpcore_owner"]._mpcore_part(name)
 
@@ -95,8 +96,8 @@ class TorchKit:
     )
 
     def network(self, owner: StandIn, name: str, classes: int) -> Any:
-        """Return a small network."""
-        return _Net(owner, name, classes)
+        """Return a small network, on the device: whatever gives networks may have put it there."""
+        return all_placed(_Net(owner, name, classes))
 
     def parameters(self, network: Any) -> list[Any]:
         """Return the parameters of a network."""

@@ -11,7 +11,7 @@ from mpcore_port.verify.reported import is_only_reported
 from mpcore_port.verify.roles import LOSS
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from mpcore_port.verify.module import Function
 
@@ -19,6 +19,7 @@ __all__ = [
     "empty_data",
     "failing",
     "givers_of_losses",
+    "imports_beside",
     "makers_of_losses",
     "makers_of_models",
     "makers_of_optimizers",
@@ -92,6 +93,8 @@ def may_go(
         return not (module.reaches(node) or _trains(module, node))
     if not isinstance(node, ast.Call):
         return False
+    if not inside and module.qualified(node.func) == "torch.from_numpy":
+        return True  # of a file that is not there
     if _is_of_torch(module, node.func) or module.reaches(node):
         return False
     if not inside:
@@ -163,6 +166,22 @@ def failing(module: Module, line: int) -> ast.AST | None:
             return _peeled(node) or node
     assigned = (node for node in found if isinstance(node, (ast.Assign, ast.AnnAssign)))
     return next((node.value for node in assigned if node.value is not None), None)
+
+
+def imports_beside(module: Module, line: int, absent: Collection[int]) -> list[int]:
+    """Return the imports of the package of which one failed, where another has failed before.
+
+    It is the package that fails then, and each of them would be tried in turn.
+    """
+    roots: dict[int, str] = {}
+    for node in ast.walk(module.tree):
+        if isinstance(node, ast.ImportFrom) and node.names[0].name != "*":
+            level, held = "." * node.level, (node.module or "").partition(".")[0]
+            roots[node.lineno] = level + held
+    root = roots.get(line)
+    if not root or not any(roots.get(one) == root for one in absent):
+        return []
+    return [one for one, held in roots.items() if held == root and one not in absent]
 
 
 _EMPTY = re.compile(r"num_samples should be a positive integer")

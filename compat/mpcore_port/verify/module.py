@@ -158,13 +158,27 @@ class Module:
             return self.functions.get(first.id) if isinstance(first, ast.Name) else None
         if isinstance(func, ast.Name):
             own = self._inner(func) or self.functions.get(func.id)
-            return own or self._returned(func.id) or self._instance_call(func.id)
+            own = own or self._returned(func.id) or self._instance_call(func.id)
+            return own or self._handed(call)
         if not isinstance(func, ast.Attribute):
             return None
         for cls in self._classes_of(func, call):
             if func.attr in self.methods(cls):
                 return self.methods(cls)[func.attr]
         return None
+
+    def _handed(self, call: ast.Call) -> Function | None:
+        """Return the inner function of no arguments that a call is handed alone, to call it.
+
+        ``gpu_timer(train_step)`` runs a step, and times it.
+        """
+        if len(call.args) != 1 or call.keywords or not isinstance(call.args[0], ast.Name):
+            return None
+        inner = self._inner(call.args[0])
+        args = inner.args if inner is not None else None
+        if args is None or args.args or args.posonlyargs or args.kwonlyargs or args.vararg:
+            return None
+        return inner
 
     def spawns(self, call: ast.Call) -> bool:
         """Return whether a call starts a function of the script in processes of its own."""

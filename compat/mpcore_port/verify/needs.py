@@ -37,6 +37,7 @@ class Needs:
         loop: the training loop, once it is found.
         targets: what takes batches apart, one for each loader; [] if it makes them itself.
         kept: numbers of the lines that stay, after ``close``.
+        flags: names of flags behind which the way leads, and which are off without being given.
     """
 
     def __init__(self, module: Module, stubs: Stubs) -> None:
@@ -44,6 +45,7 @@ class Needs:
         self.loop: Loop | None = None
         self.targets: list[ast.expr] = []
         self.kept: set[int] = set()
+        self.flags: list[str] = []
         self._dropped: set[int] = set()
         self._wanted: set[str] = set()
         self._before: Sequence[ast.stmt] = ()
@@ -115,6 +117,11 @@ class Needs:
             return False
         return self._options.get(test.attr) == wanted
 
+    def _ask_for(self, test: ast.expr) -> None:
+        """Have the command line set the flag that ``if args.train:`` asks for."""
+        if isinstance(test, ast.Attribute) and self._options.get(test.attr) == "False":
+            self.flags.append(test.attr)
+
     def _comes_back(self, statement: ast.stmt) -> bool:
         """Return whether a statement only begins what is followed again, in other processes."""
         called = set(self._called(statement))
@@ -143,6 +150,7 @@ class Needs:
             return self._path_loop(statement)
         if isinstance(statement, ast.If) and not self._both_reach(statement):
             if any(self.module.reaches(s) for s in statement.body):
+                self._ask_for(statement.test)
                 for other in statement.orelse:
                     self._drop(other)
                 if statement.orelse:

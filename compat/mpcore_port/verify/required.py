@@ -10,12 +10,12 @@ from mpcore_port.command_line import option_name
 from mpcore_port.verify.roles import BATCH, BATCH_SIZE, flag_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
     from pathlib import Path
 
     from mpcore_port.verify.module import Module
 
-__all__ = ["defaults", "precision_of", "required_arguments"]
+__all__ = ["defaults", "options_on", "precision_of", "required_arguments"]
 
 _VALUES = {"int": "1", "float": "0.1", "bool": "1"}
 _LONGEST = 400_000  # bytes of one
@@ -33,12 +33,19 @@ def required_arguments(module: Module, folder: Path) -> tuple[str, ...]:
         for node in _options(tree):
             found += (
                 _settings_file(node, folder)
-                or _device(node)
+                or _device(node, tree)
                 or _batch(node)
                 or _argument(node, tree)
             )
+    if any(map(_REGIONS.fullmatch, found)) and ".half()" in module.text:
+        found = [one for one in found if not _HALVES.fullmatch(one)]
     option, _, word = precision_of(module, folder)
     return (*found, option, word) if word and option not in found else tuple(found)
+
+
+_REGIONS = re.compile(r"--(use[-_])?(native[-_])?(amp|autocast)")
+_HALVES = re.compile(r"--(use[-_])?(fp16|half)")
+"""Options of two ways to compute in 16 bits: parameters themselves are halved by one of them."""
 
 
 def _imported_parsers(module: Module, folder: Path) -> list[ast.AST]:
@@ -105,11 +112,23 @@ def _options(tree: ast.AST) -> list[ast.Call]:
     return [node for node, name in calls if name.endswith(".add_argument") or name in names]
 
 
-def _device(node: ast.Call) -> list[str]:
-    """Return the option for the number of one device, where none is chosen without it."""
+_RANK_ASKED = re.compile(
+    r"local_rank\s*([=!<>]=|[<>]|(not )?in\b)|(not|if) [\w.]*local_rank\b", re.I
+)
+"""A question whether there are ranks: -1 says that there are none."""
+
+
+def _device(node: ast.Call, tree: ast.AST) -> list[str]:
+    """Return the option for the number of one device, where none is chosen without it.
+
+    A launcher gives a rank; a script that does not ask whether one is given needs it.
+    """
     names = [str(_constant(arg)) for arg in node.args]
     given = {k.arg: k.value for k in node.keywords if k.arg}
     is_number = isinstance(given.get("type"), ast.Name) and ast.unparse(given["type"]) == "int"
+    rank = next((n for n in names if re.fullmatch(r"--local[_-]rank", n)), "")
+    if rank and is_number and "default" in given and ast.unparse(given["default"]) == "-1":
+        return [] if _RANK_ASKED.search(ast.unparse(tree)) else [rank, "0"]
     chosen = "default" in given and _constant(given["default"]) is not None
     return ["--gpu", "0"] if "--gpu" in names and is_number and not chosen else []
 
@@ -220,6 +239,18 @@ def defaults(tree: ast.AST, folder: Path) -> dict[str, str]:
         for node in _options(one):
             found |= _default(node)
     return found
+
+
+def options_on(tree: ast.AST, folder: Path, names: Collection[str]) -> list[str]:
+    """Return the options that set some flags: ``--train`` for ``args.train``."""
+    found: dict[str, str] = {}
+    for node in (node for one in (*_trees_beside(folder), tree) for node in _options(one)):
+        listed = [str(_constant(arg)) for arg in node.args]
+        given = {k.arg: k.value for k in node.keywords if k.arg}
+        name = option_name(listed, str(_constant(given.get("dest")) or ""))
+        if name in names and _constant(given.get("action")) == "store_true":
+            found[name] = listed[0]
+    return list(found.values())
 
 
 def _trees_beside(folder: Path) -> list[ast.AST]:

@@ -15,6 +15,7 @@ __all__ = [
     "SCALER",
     "SETTINGS",
     "flag_of",
+    "is_called_loss",
     "number_of",
     "role_of",
     "says_number",
@@ -68,6 +69,7 @@ _NUMBERS: tuple[tuple[str, float], ...] = (
     ),
     (r"(\w+_)?(local_rank|rank|gpu|(start|first|last)_?epoch|seed|start\w*|index|gpu_id)", 0),
     (r"(\w+_)?(max|num|total|n)_?(train_)?(steps|iters?|iterations|batches|updates)", 64),
+    (r"(epochs?|steps?|iters?|iterations)_(full|max|total|end)", 64),
     (r"(get_)?cycle_len(gth)?", 6400),
     (r"epoch_(steps?|size|len(gth)?)|(steps?|iters?|batches)_per_epoch|\w+_per_epoch", 64),
     (r"(\w+_)?batch(_?size)?", 8),
@@ -136,6 +138,19 @@ _ROLES = (  # what a parameter's name says, and what it is given
     (r"dtype|amp_dtype", "torch.float16"),
     (r"(cls|class)_?weights?", 'torch.ones(10, device="cpu").numpy()'),
 )
+
+
+def is_called_loss(name: str, text: str, held: str = "") -> bool:
+    """Return whether ``loss``, which may be a number, is what computes one: a script calls it.
+
+    Args:
+        name: of a parameter or an attribute.
+        text: of the script.
+        held: what stands in front of the name.
+    """
+    if not re.fullmatch(r"loss(es)?", name, re.I):
+        return False
+    return re.search(rf"(?<![\w.]){re.escape(held + name)}\(", text) is not None
 
 
 def role_of(name: str, model: str) -> str:

@@ -156,6 +156,7 @@ def _replayed(original: Path, port: Path, options: VerifyOptions) -> tuple[list[
             )
             for folder in folders.values():
                 end, words = how_it_ended(role, folder)
+                words = _raised(words)
                 found = _events(folder / f"{role}.jsonl", end, _last_line(words))
                 found = replace(found, stopped=_stopped(script, words))
                 kept.append(kept[0] if kept and not kept[0].losses else found)
@@ -212,6 +213,15 @@ def _free_port() -> int:
         return int(free.getsockname()[1])
 
 
+_IGNORED = "Exception ignored in"
+
+
+def _raised(text: str) -> str:
+    """Return the output up to what objects complain of that an error has left half made."""
+    before = text.partition(_IGNORED)[0]
+    return before if before.strip() else text
+
+
 def _last_line(text: str) -> str:
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     return lines[-1][:300] if lines else ""
@@ -230,7 +240,7 @@ def _read(folder: Path, words: str) -> Run:
         return Run((), (), 0, "failed", words)
     log = (folder / "log").read_text(encoding="utf-8", errors="replace")
     end = (folder / "end").read_text(encoding="utf-8")
-    return _events(folder / "events.jsonl", end, _last_line(log))
+    return _events(folder / "events.jsonl", end, _last_line(_raised(log)))
 
 
 def _events(path: Path, end: str, words: str) -> Run:

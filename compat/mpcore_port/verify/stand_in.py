@@ -380,6 +380,20 @@ class StandIn(Missing):
             return False
         return NETWORK.fullmatch(self._mpcore_name.rpartition(".")[2]) is None
 
+    def _mpcore_kept(self, made: StandIn, args: tuple[Any, ...], names: tuple[Any, ...]) -> Any:
+        """Return what a call gives; in it the networks that the caller binds to their own names.
+
+        ``net, update = surgery(net, epoch)`` goes on with the network that its optimizer was given.
+        """
+        if not names or not _networks(args):
+            return made
+        caller = _caller(sys._getframe(1))
+        asked = _asked[0].of(f"{self._mpcore_name}[]", lambda: _own_places(caller, names, args))
+        if len(asked) != len(names) or max(asked, default=-1) < 0:
+            return made
+        pairs = zip(made, asked, strict=True)
+        return tuple(one if place < 0 else args[place] for one, place in pairs)
+
     def _mpcore_of(self) -> list[Any]:
         """Return the network whose method this is: ``model.calculate_loss(batch)`` is of it."""
         owner = self._mpcore_owner
@@ -430,6 +444,11 @@ class StandIn(Missing):
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         """Return what a network or a loss gives for tensors, else something that is not there."""
+        if len(args) == 1 and not kwargs and _is_closure(args[0]):
+            parts = names_wanted(sys._getframe(1))
+            if len(parts) > 1:  # out, seconds = timed(step)
+                beside = [StandIn(f"{self._mpcore_name}.{one}") for one in parts[1:]]
+                return (args[0](), *beside)
         handed_on = passes_on(self._mpcore_name, args, kwargs)
         if handed_on is not None:
             return handed_on
@@ -462,7 +481,7 @@ class StandIn(Missing):
             name = self._mpcore_bound_to(frame)
             made = StandIn(name, _classes(kwargs) or self._mpcore_classes)
             if not _names_a_network(frame):
-                return made
+                return self._mpcore_kept(made, args, names_wanted(frame))
             if self._mpcore_is_of_weights() and (handed := _networks(args)):
                 return handed[0]  # model = load_ckpt(model, ckpt)
             if type(self._mpcore_owner) is StandIn:
@@ -733,6 +752,21 @@ def _bound_anew(frame: Any, args: tuple[Any, ...]) -> list[Any]:
     return own if held and tensors and -1 not in own else []
 
 
+def _is_closure(one: Any) -> bool:
+    """Return whether something is a function that takes nothing: whoever is handed it calls it."""
+    return isinstance(one, types.FunctionType) and not inspect.signature(one).parameters
+
+
+def _own_places(frame: Any, names: tuple[Any, ...], args: tuple[Any, ...]) -> list[int]:
+    """Return, for each name that a caller binds, the place of the network it has now, or -1."""
+    known = {**frame.f_globals, **frame.f_locals}
+    held = [known.get(name) if isinstance(name, str) else None for name in names]
+    return [
+        next((i for i, arg in enumerate(args) if arg is one and _networks((one,))), -1)
+        for one in held
+    ]
+
+
 class _Answer(dict[str, Any]):
     """What a model gives that is called by keywords: a dict with ``loss`` and ``logits``."""
 
@@ -928,11 +962,26 @@ def bound_to(frame: Any) -> str:
 
 @cache
 def _stored(code: Any) -> dict[int, str]:
-    """Return, by offset of an instruction, the one name that its result is bound to."""
+    """Return, by offset of an instruction, the one name that its result is bound to.
+
+    That of ``self.net = make()`` is ``net``.
+    """
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
-    return {
-        offset: str(b.argval)
-        for a, b in itertools.pairwise(steps)
-        if b.opname.startswith("STORE_")
-        for offset in range(a.offset, b.offset)
-    }
+    found: dict[int, str] = {}
+    for place, (a, b) in enumerate(itertools.pairwise(steps)):
+        bound = b
+        if b.opname in _HOLDERS:  # what has the attribute is loaded in between
+            held = itertools.takewhile(_leads_on, steps[place + 2 :])
+            bound = steps[min(place + 2 + len(list(held)), len(steps) - 1)]
+            if bound.opname != "STORE_ATTR":
+                continue
+        if bound.opname.startswith("STORE_"):
+            found |= dict.fromkeys(range(a.offset, b.offset), str(bound.argval))
+    return found
+
+
+_HOLDERS = ("LOAD_FAST", "LOAD_NAME", "LOAD_GLOBAL", "LOAD_DEREF")
+
+
+def _leads_on(step: dis.Instruction) -> bool:
+    return step.opname == "LOAD_ATTR"

@@ -64,7 +64,7 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
         elsewhere = [line for line in elsewhere if not set() < _begun(line) <= begun]
     if elsewhere and step.forward:
         made = _made_functions(text, step.body)
-        alike = {_of_any_forward(line, made) for line in there}
+        alike = {_of_any_forward(line, made) for line in there} | {"nonlocal"}
         elsewhere = [line for line in elsewhere if _of_any_forward(line, made) not in alike]
     if elsewhere and (types := _types(step)):
         elsewhere = [line for line in elsewhere if not _untyped(line, types) & there]
@@ -214,7 +214,7 @@ def _has_equal(line: str, there: Collection[str], absent: Sequence[str]) -> bool
 
 def _given_nothing(step: Step) -> list[str]:
     """Return the names that the step binds to, or calls, what was left out of it."""
-    found = set(re.findall(r"_mpcore_missing\('(\w+)'\)\(", step.body))
+    found = set(re.findall(r"_mpcore_missing\('([\w.]+)'\)\(", step.body))
     for node in ast.walk(ast.parse(step.body)):
         if isinstance(node, ast.Assign):
             parts = list(ast.walk(node.value))

@@ -23,15 +23,22 @@ from mpcore_port.engine import port_part
 from mpcore_port.errors import PortError
 from mpcore_port.verify.bases import BY_NAME
 from mpcore_port.verify.batches import Layout, taken_apart_at
-from mpcore_port.verify.beside import in_order
+from mpcore_port.verify.beside import absolute, in_order
 from mpcore_port.verify.child import ALONE
 from mpcore_port.verify.extract import HEAD, Step, extract
 from mpcore_port.verify.inputs import split_form
-from mpcore_port.verify.judge import LEAST, NOT_RUN, Verification, VerifyOptions
+from mpcore_port.verify.judge import (
+    LEAST,
+    NOT_RUN,
+    Verification,
+    VerifyOptions,
+    stopped_alone,
+)
 from mpcore_port.verify.left_out import (
     empty_data,
     failing,
     givers_of_losses,
+    imports_beside,
     makers_of_losses,
     makers_of_models,
     makers_of_optimizers,
@@ -45,7 +52,7 @@ from mpcore_port.verify.run import STUBS, verify
 from mpcore_port.verify.standing import is_import, looked_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection
+    from collections.abc import Callable, Collection, Iterator
 
     from mpcore_port.engine import Ported, Result
     from mpcore_port.targets import Target
@@ -56,6 +63,7 @@ __all__ = ["Place", "script_text", "verify_step"]
 
 _TRIES = 30.0  # processor seconds for finding inputs, or this share of a long time limit:
 _SHARE_OF_TRIES = 0.1
+_LESS = 0.7  # of the seconds of a search that found nothing: the next tries much of the same
 _PATIENCE = 2  # times the time limit, by the clock: a busy machine finds less
 _LEFT_OUT, _LEFT_OUT_BARE = 12, 60  # lines; where nothing is imported a try is short
 _TURNS = 3  # of what a port alone stops at
@@ -237,6 +245,7 @@ class _Compared:
             said = f"its step was not taken out: {exc}"
             return replace(empty, step={"refused": str(exc), "lines": [said]})
         facts, ported = _port(file, step, self.result, self.target, place, found)
+        step, facts, ported = self._alike(step, facts, ported, place, found)
         with tempfile.TemporaryDirectory(prefix="mpcore-step-") as folder:
             name = f"{Path(file.source.path).stem}.py"
             scripts = Path(folder) / "before" / name, Path(folder) / "after" / name
@@ -246,7 +255,10 @@ class _Compared:
                 path.write_text(text, encoding="utf-8")
             options = replace(options, args=args)
             done = verify(scripts[0], scripts[1], self.name, options, self.tell)
-            done = replace(empty, comparisons=done.comparisons, step=facts)
+            judged = done.comparisons
+            if found.stand_ins or facts["by_name"] or step.forward:
+                judged = tuple(map(stopped_alone, judged))
+            done = replace(empty, comparisons=judged, step=facts)
             if self.compiling is None:
                 return done
             compiling = self.compiling
@@ -260,6 +272,25 @@ class _Compared:
             return self.compiling.tried(
                 done, file, scripts, write, options, self.tell, stand_ins=stand_ins
             )
+
+    def _alike(
+        self, step: Step, facts: dict[str, Any], ported: str, place: Place, found: _Inputs
+    ) -> tuple[Step, dict[str, Any], str]:
+        """Return a step whose port stands in the script's, with what is known of it and its port.
+
+        Loops behind its own may decide how that is ported, and who makes its scaler.
+        """
+        steps = [step, replace(step, body=step.wider)] if step.wider else [step]
+        tries = [(one, handed) for one in steps for handed in (False, True)][1:]
+        for one, handed in tries if facts["elsewhere"] else ():
+            if handed and not step.call:
+                continue
+            others, port = _port(
+                self.file, one, self.result, self.target, place, found, handed=handed
+            )
+            if not others["elsewhere"]:
+                return one, others, port
+        return step, facts, ported
 
 
 def _runnable(
@@ -313,20 +344,23 @@ def _runnable(
                 last = set()
                 fresh = [line for line in exc.lines if line not in absent | stays]
                 above = tuple(exc.lines)
-                for line in empty_data(module, next(iter(exc.lines), 0), str(exc)):
-                    fresh.insert(0, line)
+                first = next(iter(exc.lines), 0)
+                if not may_go(module, first, step.loop, above, bare=bare):
+                    data = empty_data(module, first, str(exc))
+                    fresh[:0] = [line for line in data if line not in absent | stays]
                 may = [line for line in fresh if may_go(module, line, step.loop, above, bare=bare)]
                 anew = str(exc) != before
                 goes_on = anew and not (bare or inputs or trying.is_late)
                 most = _LEFT_OUT_BARE if bare else _LEFT_OUT
                 if may and len(absent) < most and not trying.is_spent:
-                    last = {may[0]}
+                    last = {may[0], *imports_beside(module, may[0], absent)}
                     absent |= last
                 elif goes_on and (rest := _rest(stages, absent | stays)):
                     last = set(rest)
                     absent |= last
                     before = str(exc)
                     trying.left = max(trying.left, trying.share)
+                    trying.share *= _LESS
                 elif not (bare or inputs):
                     bare = bool(without) or trying.is_late
                     without = without or str(exc)
@@ -597,11 +631,19 @@ def _tried(step: Step, place: Place, args: tuple[str, ...], trying: _Trying) -> 
 
 
 def _port(
-    file: Ported, step: Step, result: Result, target: Target, place: Place, inputs: _Inputs
+    file: Ported,
+    step: Step,
+    result: Result,
+    target: Target,
+    place: Place,
+    inputs: _Inputs,
+    *,
+    handed: bool = False,
 ) -> tuple[dict[str, Any], str]:
     """Return what is known of the step, and its port."""
     text = step.script(place.original, inputs.text, place.above)
-    done = port_part(text, file, target, result.options, result.scan)
+    packages = frozenset(_packages_around(script_text(file), place.original))
+    done = port_part(text, file, target, result.options, result.scan, packages, handed=handed)
     folders = [in_order(folder, above) for folder, above in place.pairs]
     ported = done.text.replace(repr(folders[0]), repr(folders[1]), 1)
     own, missing = looked_for(step, done.text, file)
@@ -638,6 +680,14 @@ def _port(
     }
     facts["lines"] = _lines(facts, file)
     return facts, ported
+
+
+def _packages_around(text: str, folder: Path) -> Iterator[str]:
+    """Yield the packages that a step names where its script says ``from .losses import ...``."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.ImportFrom) and node.level:
+            names = _imported(absolute(node, folder))
+            yield from (name.partition(".")[0] for name in names)
 
 
 def _made_batches(step: Step) -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
+import re
 import sys
 import types
 from typing import TYPE_CHECKING, Any
@@ -39,6 +40,8 @@ BATCHES = 64
 VERSION = "9.99.0"
 """Of a package that is not there: new enough for what asks."""
 _BYTES = 2**26  # of different batches; a float32[8,3,224,224] has 5 MB
+_HOSTS = re.compile(r"prepare|setup_(dataloaders|optimizers|module)")
+"""Methods of what hosts a loop, Accelerate or Fabric: they give back what they are handed."""
 _PASSES_ON = ("tqdm", "track", "trange", "tqdm_notebook", "progress_bar", "progressbar")
 
 
@@ -263,9 +266,9 @@ def passes_on(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         if name == "hydra.main":  # it calls the function with a configuration
             return functools.partial(args[0], missing("cfg"))
         return _filled(args[0]) if isinstance(args[0], types.FunctionType) else args[0]
-    if name.endswith(".prepare") and args and not kwargs:  # of what hosts a loop
-        return args if len(args) > 1 else args[0]
     last = name.rpartition(".")[2]
+    if args and not kwargs and _HOSTS.fullmatch(last):
+        return args if len(args) > 1 else args[0]
     if args and last in _PASSES_ON:
         counted = last == "trange" or isinstance(args[0], int)
         held = range(*map(int, args)) if counted else args[0]

@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.batches import Layout
-from mpcore_port.verify.context import NEVER
+from mpcore_port.verify.context import NEVER, NONE
 from mpcore_port.verify.module import is_backward
 from mpcore_port.verify.roles import LOSS, NETWORK, OF_WEIGHTS, SETTINGS
 
@@ -37,8 +37,6 @@ __all__ = [
 _LOSS = "_mpcore_missing({what!r})({given})"
 _SOME = "_mpcore_some()"
 _REPORTED = "_mpcore_missing('reported')"
-NONE = "_mpcore_none"
-"""What a loop goes over that stays to be read, and does not run."""
 ALWAYS = "_mpcore_always"
 """A test whose first branch is taken."""
 TURN = "_mpcore_turn"  # one turn, of what is taken apart
@@ -261,7 +259,13 @@ class _Removing:
             gone = self._enter(call, at) or gone
         value = getattr(one, "value", None)
         bound = set(_targets(one))
-        if bound & at.losses and value is not None:
+        if any(self._reads(place, at) for place in _places_set(one)):
+            self._drop(one, at)  # loss[unknown] = 0
+            return
+        reached = any(self.module.called(call) in self.module.reached for call in calls)
+        if reached and gone:  # loss, norm = timed(step): a number that it reports
+            at.losses -= bound
+        elif bound & at.losses and value is not None and not reached:
             if self._must_go(value, at):
                 self._replace(value, at)
                 self._lose(bound - at.losses, one, at)
@@ -273,7 +277,7 @@ class _Removing:
                 self.removed.calls[value] = _REPORTED
                 at.gives = False
             return
-        if any(is_backward(c) or self.module.called(c) in self.module.reached for c in calls):
+        if reached or any(map(is_backward, calls)):
             return
         if self._reads(one, at) or any(self._is_forward(call) for call in calls):
             self._drop(one, at)
@@ -461,6 +465,12 @@ def _targets(node: ast.AST) -> Iterator[str]:
             yield text
             if "[" in text:
                 yield text.partition("[")[0]
+
+
+def _places_set(node: ast.AST) -> list[ast.expr]:
+    """Return the indexes of what a statement sets in place."""
+    targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
+    return [one.slice for one in targets if isinstance(one, ast.Subscript)]
 
 
 def _summands(node: ast.expr) -> list[str]:
