@@ -308,9 +308,8 @@ def port_part(
     """
     tree, path = read(text), file.source.path
     own = scan(tree, path)
-    if not handed and len(project.scalers) == len(
-        file.scan.scalers
-    ):  # what it is called with is its own, too
+    # What it is called with is its own, too.
+    if not handed and len(project.scalers) == len(file.scan.scalers):
         project = replace(project, scalers=own.scalers, backwards=own.backwards)
     project = replace(project, beside=project.beside | packages)
     source = Source(path, text, whole=file.source.text)
