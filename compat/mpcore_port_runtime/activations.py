@@ -17,6 +17,7 @@ __all__ = [
     "LogSigmoid",
     "Mish",
     "ReLU6",
+    "elu",
     "hardswish",
     "hardtanh",
     "leaky_relu",
@@ -52,6 +53,12 @@ def hardtanh(input: Any, min_val: float = -1.0, max_val: float = 1.0) -> Any:
     """Return torch.nn.functional.hardtanh, flat at both bounds."""
     inside = ops.logical_and(input > min_val, input < max_val)
     return ops.where(inside, input, ops.stop_gradient(ops.clamp(input, min_val, max_val)))
+
+
+def elu(input: Any, alpha: float = 1.0) -> Any:
+    """Return torch.nn.functional.elu, which MindSpore has of ``alpha`` 1 alone."""
+    below = alpha * (ops.exp(ops.clamp(input, max=0.0)) - 1)
+    return ops.where(input > 0, input, below.astype(input.dtype))
 
 
 def hardswish(input: Any) -> Any:

@@ -142,9 +142,16 @@ def repeat(value: Any, repeats: Any) -> Any:
     return ops.tile(value, tuple(int(one) for one in many))
 
 
-def embedding(input: Any, weight: Any) -> Any:  # torch's name
-    """Return the rows of ``weight`` (rows, features) that ``input`` numbers."""
-    return ops.gather(weight, input, 0)
+def embedding(input: Any, weight: Any, padding_idx: int | None = None) -> Any:  # torch's name
+    """Return the rows of ``weight`` (rows, features) that ``input`` numbers.
+
+    The row ``padding_idx``, counted from the end if negative, gets no gradient.
+    """
+    rows = ops.gather(weight, input, 0)
+    if padding_idx is None:
+        return rows
+    padding = (input == int(padding_idx) % weight.shape[0]).expand_dims(-1)
+    return ops.where(padding, ops.stop_gradient(rows), rows)
 
 
 def layer_norm(

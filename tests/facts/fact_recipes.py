@@ -40,7 +40,7 @@ COMMON = {
     "capturable": ["False"],
     "differentiable": ["False"],
     "maximize": ["True", "False"],
-    "bias": ["False", "True"],
+    "bias": ["False", "True", "None"],
     "eps": ["0.001", "1e-12"],
     "rounding_mode": ["'floor'", "'trunc'", "None"],
     "decimals": ["2", "-1"],

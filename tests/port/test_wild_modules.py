@@ -211,3 +211,32 @@ SET = (
 @pytest.mark.parametrize("line", SET)
 def test_what_is_set_in_a_view_is_set_in_the_tensor(line: str, tmp_path: Path) -> None:
     beside(THROUGH.format(line=line), tmp_path)
+
+
+FORMS = """import torch
+from torch import nn
+import torch.nn.functional as F
+made = []
+x = torch.sin(torch.arange(24.0)).view(2, 3, 4)
+made.append(x.diagonal(dim1=1, dim2=2))
+made.append(F.elu(x, alpha=0.5))
+layer = nn.Conv2d(3, 2, 1, bias=None)
+made.append([*layer.weight.shape, int(layer.bias is None)])
+room = torch.zeros(5)
+room.index_copy_(0, torch.tensor([0, 4]), torch.tensor([5.0, 6.0]))
+room.scatter_reduce_(0, torch.tensor([0, 1, 1]), torch.tensor([2.0, 3.0, 4.0]), reduce="sum")
+made.append(room)
+table = nn.Parameter(torch.arange(12.0).view(4, 3) / 7)
+opt = torch.optim.SGD([table], lr=0.1)
+for _ in range(3):
+    loss = F.embedding(torch.tensor([0, 2, -1 + 4]), table, padding_idx=-1).pow(2).sum()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    made.append(loss.item())
+"""
+
+
+def test_forms_that_were_refused(tmp_path: Path) -> None:
+    found = beside(FORMS, tmp_path)
+    assert not [edit for edit in found.edits if edit.kind in ("refused", "unproven")]

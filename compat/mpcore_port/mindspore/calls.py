@@ -394,6 +394,8 @@ def _with_arguments(row: Mapping, call: cst.Call, bound: _Bound) -> cst.Call:
             arg = arg.with_changes(value=_changed(row.change[name], name, arg.value))
         if name in row.as_float:
             arg = arg.with_changes(value=_as_float(arg.value))
+        if row.keywords.get(name) == "has_bias" and code_of(arg.value) == "None":
+            arg = arg.with_changes(value=cst.Name("False"))
         if name in row.as_tuple and isinstance(arg.value, cst.List):
             arg = arg.with_changes(value=_as_tuple(arg.value))
         keyword = row.keywords.get(name, name)
