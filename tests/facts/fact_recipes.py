@@ -642,7 +642,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.nn.functional.embedding": {
         "input": ["i"],
         "weight": ["em"],
-        "padding_idx": ["1"],
+        "padding_idx": ["1", "-1"],
         "max_norm": ["1.0"],
         "scale_grad_by_freq": _FLAG,
         "sparse": ["False"],
