@@ -1,6 +1,6 @@
 """What stands between a tensor's brackets, as torch's tensors take it.
 
-Numbers and arrays of numpy are taken as Python's. A number beside a tensor takes its axis away
+Numbers and arrays of numpy are taken as Python's, tensors of uint8 as truths. A number beside a tensor takes its axis away
 first, wherever it stands: ``x[1, :, places]`` is ``x[1][:, places]``. MindSpore has numpy's way, in
 which it is a place, too, and the axes of places that stand apart come first. What is given to a
 Parameter is assigned to it: behind ``p[:n] = x`` of all its n rows MindSpore takes it for a view,
@@ -23,6 +23,8 @@ _OF_TENSORS = Tensor.__getitem__, Tensor.__setitem__
 
 def _of_python(place: Any) -> Any:
     """Return a place of Python's, or a tensor of truths, for one of numpy's."""
+    if isinstance(place, Tensor):
+        return place.astype(ms.bool_) if place.dtype == ms.uint8 else place
     if isinstance(place, np.generic):
         return place.item()
     if isinstance(place, np.ndarray):

@@ -242,3 +242,23 @@ def test_forms_that_were_refused(tmp_path: Path) -> None:
     said = [edit.reason for edit in found.edits if edit.kind in ("refused", "unproven")]
     assert len(said) == 1, said
     assert "record all that runs" in said[0]  # a table that is no layer's
+
+
+BYTES = """import numpy as np
+import torch
+from torch import nn
+made = []
+x = torch.arange(12.0).view(3, 4)
+mask = torch.from_numpy((np.arange(12).reshape(3, 4) % 3 == 0).astype(np.uint8))
+mask[0] = 0
+made.append(x[mask])
+made.append(x[torch.tensor([1, 0, 1], dtype=torch.uint8)])
+x[mask] = 5
+made.append(x)
+made.append(nn.functional.softplus(x, beta=2))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")  # torch's own advice
+def test_bytes_between_brackets_are_truths(tmp_path: Path) -> None:
+    beside(BYTES, tmp_path)
