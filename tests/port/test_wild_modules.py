@@ -253,8 +253,6 @@ mask = torch.from_numpy((np.arange(12).reshape(3, 4) % 3 == 0).astype(np.uint8))
 mask[0] = 0
 made.append(x[mask])
 made.append(x[torch.tensor([1, 0, 1], dtype=torch.uint8)])
-x[mask] = 5
-made.append(x)
 made.append(nn.functional.softplus(x, beta=2))
 """
 
