@@ -169,7 +169,19 @@ class Names:
         return next((a for a in self.ancestors(node) if type(a) in _STATEMENTS), None)
 
     def scope(self, node: cst.CSTNode) -> Scope:
-        """Return the scope that names in ``node`` are looked up in."""
+        """Return the scope that names in ``node`` are looked up in.
+
+        A method binds its name once its own annotations were read: ``def device(self) -> device``
+        names what stands around the class.
+        """
+        found = self._scope_around(node)
+        if type(node) is cst.Name and found.kind == "class" and found.parent is not None:
+            bound = found.bindings.get(node.value, ())
+            if len(bound) == 1 and bound[0].kind == "def" and bound[0].node in self.ancestors(node):
+                return found.parent
+        return found
+
+    def _scope_around(self, node: cst.CSTNode) -> Scope:
         if node in self._scope_at:
             return self._scope_at[node]
         found, below, outside = self.top, node, False

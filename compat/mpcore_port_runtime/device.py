@@ -298,8 +298,13 @@ def spawn(
         function(int(os.environ.get("RANK_ID", "0")) if nprocs > 1 else 0, *args)
 
 
+_ALONE = [False]
+"""Whether a process that is alone has asked to join: torch has a group of one then."""
+
+
 def init_process_group() -> None:
-    """Join the processes that msrun started, in data parallel mode; alone, do nothing."""
+    """Join the processes that msrun started, in data parallel mode; alone, remember it."""
+    _ALONE[0] = True
     if int(os.environ.get("MS_WORKER_NUM", "1")) > 1:
         from mindspore.communication import init
 
@@ -313,13 +318,14 @@ def _joined() -> bool:
 
 
 def is_initialized() -> bool:
-    """Return whether several processes have joined."""
-    return _joined()
+    """Return whether processes have joined, one that is alone too."""
+    return _ALONE[0] or _joined()
 
 
 def destroy_process_group(group: Any = None) -> None:
     """Leave the other processes."""
     del group
+    _ALONE[0] = False
     if _joined():
         from mindspore.communication import release
 

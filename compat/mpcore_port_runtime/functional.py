@@ -68,7 +68,18 @@ __all__ = [
 
 
 class no_grad(ContextDecorator):  # noqa: N801  # torch's name
-    """Nothing inside is differentiated (mindspore 2.10.0, ``ms._no_grad``)."""
+    """Nothing inside is differentiated (mindspore 2.10.0, ``ms._no_grad``).
+
+    As torch's, it may stand over a function with parentheses and without.
+    """
+
+    def __new__(cls, function: Any = None) -> Any:
+        """Return a region, or the function that runs in one."""
+        made = super().__new__(cls)
+        return made if function is None else made(function)
+
+    def _recreate_cm(self) -> no_grad:
+        return no_grad()  # one for each call: a function may call itself
 
     def __enter__(self) -> None:
         self._inside = ms._no_grad()

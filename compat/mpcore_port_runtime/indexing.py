@@ -1,7 +1,7 @@
 """What stands between a tensor's brackets, as torch's tensors take it.
 
-Numbers and arrays of numpy are taken as Python's, tensors of uint8 as truths. A number beside a tensor takes its axis away
-first, wherever it stands: ``x[1, :, places]`` is ``x[1][:, places]``. MindSpore has numpy's way, in
+Numbers and arrays of numpy are taken as Python's, tensors of uint8 as truths. A number beside a
+tensor takes its axis away first, wherever it stands: ``x[1, :, places]`` is ``x[1][:, places]``. MindSpore has numpy's way, in
 which it is a place, too, and the axes of places that stand apart come first. What is given to a
 Parameter is assigned to it: behind ``p[:n] = x`` of all its n rows MindSpore takes it for a view,
 to which nothing can be assigned.
@@ -35,10 +35,20 @@ def _of_python(place: Any) -> Any:
         if any(isinstance(bound, np.generic) for bound in bounds):
             return slice(*(_of_python(bound) for bound in bounds))
     elif isinstance(place, tuple):
-        return tuple(_of_python(one) for one in place)
+        return tuple(part for one in place for part in _apart(_of_python(one)))
     elif isinstance(place, list):
         return [_of_python(one) for one in place] or slice(0, 0)  # it takes no list of nothing
     return place
+
+
+def _apart(place: Any) -> tuple[Any, ...]:
+    """Return what stands for a place beside others: of truths in several axes, their numbers.
+
+    MindSpore 2.10.0 takes one element of what follows such truths alone (``x[mask, :]``).
+    """
+    if not isinstance(place, Tensor) or place.dtype != ms.bool_ or place.ndim < 2:
+        return (place,)
+    return tuple(Tensor(numbers) for numbers in np.nonzero(place.asnumpy()))
 
 
 def _getitem(self: Any, place: Any) -> Any:

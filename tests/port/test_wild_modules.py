@@ -253,10 +253,113 @@ mask = torch.from_numpy((np.arange(12).reshape(3, 4) % 3 == 0).astype(np.uint8))
 mask[0] = 0
 made.append(x[mask])
 made.append(x[torch.tensor([1, 0, 1], dtype=torch.uint8)])
-made.append(nn.functional.softplus(x, beta=2))
+many = torch.arange(48.0).view(2, 3, 8)
+with torch.no_grad():
+    made.append(many[many[..., 0] % 16 == 0, :])
+    made.append(many[many[..., 0] > 8, 1:3])
 """
 
 
 @pytest.mark.filterwarnings("ignore:indexing with dtype torch.uint8")  # torch's own advice
 def test_bytes_between_brackets_are_truths(tmp_path: Path) -> None:
     beside(BYTES, tmp_path)
+
+
+ALONE = """import os
+import torch
+import torch.distributed as dist
+os.environ.update(RANK="0", WORLD_SIZE="1", MASTER_ADDR="127.0.0.1", MASTER_PORT="29571")
+made = [int(dist.is_initialized())]
+dist.init_process_group(backend="gloo")
+made.append(int(dist.is_initialized()))
+number = torch.tensor([2.0])
+dist.all_reduce(number)
+made += [number, dist.get_world_size()]
+dist.destroy_process_group()
+made.append(int(dist.is_initialized()))
+"""
+
+
+def test_a_process_that_is_alone_has_a_group_of_one(tmp_path: Path) -> None:
+    beside(ALONE, tmp_path)
+
+
+OPTIONAL = """import torch
+from torch import nn
+from types import SimpleNamespace
+
+
+def train(model, batches, opt, cfg):
+    if cfg.use_fp16 and cfg.fsdp:
+        scaler = torch.cuda.amp.GradScaler(init_scale=2.0)
+    elif cfg.use_fp16 and not cfg.fsdp:
+        scaler = torch.cuda.amp.GradScaler()
+    losses = []
+    for step, (x, y) in enumerate(batches):
+        loss = nn.functional.mse_loss(model(x), y)
+        loss = loss / 2
+        losses.append(loss.detach().item())
+        if cfg.use_fp16:
+            scaler.scale(loss).backward()
+            if (step + 1) % 2 == 0:
+                scaler.unscale_(opt)
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                scaler.step(opt)
+                scaler.update()
+                opt.zero_grad()
+        else:
+            loss.backward()
+            if (step + 1) % 2 == 0:
+                torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+                opt.step()
+                opt.zero_grad()
+    return losses
+
+
+made = []
+net = nn.Linear(3, 1)
+with torch.no_grad():
+    net.weight.fill_(0.3)
+    net.bias.fill_(0.1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+batches = [(torch.sin(torch.arange(6.0) + k).view(2, 3), torch.ones(2, 1)) for k in range(6)]
+made += train(net, batches, opt, SimpleNamespace(use_fp16=False, fsdp=False))
+"""
+
+
+def test_a_scaler_that_one_of_several_branches_makes_may_be_none(tmp_path: Path) -> None:
+    beside(OPTIONAL, tmp_path)
+
+
+ASKED = """import torch
+from torch import Tensor, device, dtype, nn
+
+
+class M(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(2, 2)
+
+    @property
+    def device(self) -> device:
+        return next(self.parameters()).device
+
+    @property
+    def dtype(self) -> dtype:
+        return next(self.parameters()).dtype
+
+    def forward(self, x: Tensor):
+        return self.line(x)
+
+
+@torch.no_grad
+def run(n):
+    return torch.ones(2) * n if n < 2 else run(n - 1) + 1
+
+
+made = [run(3), M()(torch.ones(1, 2)).shape[1]]
+"""
+
+
+def test_methods_named_like_what_they_give_and_bare_decorators(tmp_path: Path) -> None:
+    beside(ASKED, tmp_path)

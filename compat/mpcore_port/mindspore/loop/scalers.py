@@ -48,14 +48,33 @@ def _in_one_branch(call: cst.Call, at: At) -> tuple[cst.If, str] | None:
     if branch is None or at.names.enclosing(branch, cst.FunctionDef) is not home:
         return None
     if isinstance(target, cst.Name):
-        alone = len(at.names.scope(target).find(target.value)) == 1
-        return (branch, target.value) if alone else None
+        bound = len(at.names.scope(target).find(target.value))
+        last = branch if bound == 1 else _last_of_one(branch, target.value, bound, at)
+        return None if last is None else (last, target.value)
     text = code_of(target)
     assigned = (node for node in at.names.parents if isinstance(node, cst.Assign))
     others = (node for node in assigned if node is not statement)
     if any(code_of(one.target) == text for other in others for one in other.targets):
         return None
     return branch, text
+
+
+def _last_of_one(branch: cst.If, name: str, bound: int, at: At) -> cst.If | None:
+    """Return the last branch of one ``if`` whose branches alone bind a name, without an else."""
+    first, parents = branch, at.names.parents
+    while isinstance(above := parents.get(first), cst.If) and above.orelse is first:
+        first = above
+    chain = [first]
+    while isinstance(chain[-1].orelse, cst.If):
+        chain.append(chain[-1].orelse)
+    lines = (line for one in chain for line in getattr(one.body, "body", ()))
+    parts = (part for line in lines for part in getattr(line, "body", ()))
+    made = [part for part in parts if isinstance(part, cst.Assign) and _names(part) == [name]]
+    return chain[-1] if len(made) == bound and chain[-1].orelse is None else None
+
+
+def _names(part: cst.Assign) -> list[str]:
+    return [code_of(one.target) for one in part.targets]
 
 
 class _Compared(Walker):
