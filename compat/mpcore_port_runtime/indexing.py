@@ -1,10 +1,10 @@
 """What stands between a tensor's brackets, as torch's tensors take it.
 
 Numbers and arrays of numpy are taken as Python's, tensors of uint8 as truths. A number beside a
-tensor takes its axis away first, wherever it stands: ``x[1, :, places]`` is ``x[1][:, places]``. MindSpore has numpy's way, in
-which it is a place, too, and the axes of places that stand apart come first. What is given to a
-Parameter is assigned to it: behind ``p[:n] = x`` of all its n rows MindSpore takes it for a view,
-to which nothing can be assigned.
+tensor takes its axis away first, wherever it stands: ``x[1, :, places]`` is ``x[1][:, places]``.
+MindSpore has numpy's way, in which it is a place, too, and the axes of places that stand apart come
+first. What is given to a Parameter is assigned to it: behind ``p[:n] = x`` of all its n rows
+MindSpore takes it for a view, to which nothing can be assigned.
 Source: torch/csrc/autograd/python_variable_indexing.cpp (applySlicing), torch 2.9.
 """
 
