@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mpcore_port.targets import load_target
+
 from .ports import beside, loaded, ported
 
 if TYPE_CHECKING:
@@ -363,3 +365,9 @@ made = [run(3), M()(torch.ones(1, 2)).shape[1]]
 
 def test_methods_named_like_what_they_give_and_bare_decorators(tmp_path: Path) -> None:
     beside(ASKED, tmp_path)
+
+
+def test_forked_draws_are_told_the_device() -> None:
+    script = "import torch\nwith torch.random.fork_rng(devices=[0]):\n    torch.manual_seed(1)\n"
+    text = ported(script, load_target("torch_npu")).text
+    assert 'torch.random.fork_rng(devices=[0], device_type="npu")' in text

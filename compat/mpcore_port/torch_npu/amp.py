@@ -199,8 +199,12 @@ def _is_npu_scaler(node: cst.BaseExpression, at: At) -> bool:
     )
 
 
+_DRAWS = "torch.random.fork_rng"
+"""Whose devices are CUDA's unless it is told another type (torch/random.py, torch 2.13.0)."""
+
+
 class CustomFunction(Rule):
-    """``custom_fwd`` and ``custom_bwd`` of torch.cuda.amp are told the device."""
+    """``custom_fwd`` and ``custom_bwd`` of torch.cuda.amp, and ``fork_rng``, are told it."""
 
     name = "custom_fwd"
     reason = "torch.amp's spelling, which is told the device"
@@ -215,7 +219,8 @@ class CustomFunction(Rule):
             changed = new.with_changes(decorator=call)
             at.note(self, old.decorator, call)
             return changed
-        if at.names.called(old) not in _CUSTOM or "device_type" in arguments(old, ()):
+        called = at.names.called(old)
+        if called not in (*_CUSTOM, _DRAWS) or "device_type" in arguments(old, ()):
             return None
         changed = _with_argument(new, by_keyword("device_type", '"npu"'))
         at.note(self, old, changed)
