@@ -371,3 +371,54 @@ def test_forked_draws_are_told_the_device() -> None:
     script = "import torch\nwith torch.random.fork_rng(devices=[0]):\n    torch.manual_seed(1)\n"
     text = ported(script, load_target("torch_npu")).text
     assert 'torch.random.fork_rng(devices=[0], device_type="npu")' in text
+
+
+TRUTH = """import torch
+from torch import nn
+
+
+class Trainer:
+    def __init__(self, net, amp):
+        self.net, self.amp = net, amp
+        self.scaler = torch.cuda.amp.GradScaler() if self.amp else None
+        self.opt = torch.optim.SGD(net.parameters(), lr=0.1)
+
+    def fit(self, batches):
+        losses = []
+        for x, y in batches:
+            self.opt.zero_grad()
+            {test}:
+                with torch.cuda.amp.autocast():
+                    loss = nn.functional.mse_loss(self.net(x), y)
+            else:
+                loss = nn.functional.mse_loss(self.net(x), y)
+            losses.append(loss.item())
+            {test}:
+                self.scaler.scale(loss).backward()
+                self.scaler.unscale_(self.opt)
+                torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+                self.scaler.step(self.opt)
+                self.scaler.update()
+            else:
+                loss.backward()
+                torch.nn.utils.clip_grad_norm_(self.net.parameters(), 1.0)
+                self.opt.step()
+        return losses
+
+
+net = nn.Linear(3, 1)
+with torch.no_grad():
+    net.weight.fill_(0.3)
+    net.bias.fill_(0.1)
+batches = [(torch.sin(torch.arange(6.0) + k).view(2, 3), torch.ones(2, 1)) for k in range(6)]
+made = Trainer(net, amp=False).fit(batches)
+"""
+
+
+@pytest.mark.parametrize(
+    "test", ["if self.scaler", "if self.scaler and self.amp", "if not (not self.scaler)"]
+)
+def test_what_stands_for_no_scaler_is_none_where_its_truth_is_asked(
+    test: str, tmp_path: Path
+) -> None:
+    beside(TRUTH.format(test=test), tmp_path)

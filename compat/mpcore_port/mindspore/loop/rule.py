@@ -232,7 +232,10 @@ class LoopRule(PortRule):
 
     name = "training loop"
     reason = "MindSpore differentiates functions: a step runs one, and applies its gradients"
-    visits = (cst.IndentedBlock, cst.Module, cst.If, cst.Call, cst.Comparison, cst.Name, cst.Expr)
+    visits = (
+        *(cst.IndentedBlock, cst.Module, cst.If, cst.Call, cst.Comparison, cst.Name, cst.Expr),
+        *(cst.IfExp, cst.BooleanOperation, cst.UnaryOperation),
+    )
 
     def idle(self, at: At) -> bool:
         """Whether nothing trains, or the script is a port."""

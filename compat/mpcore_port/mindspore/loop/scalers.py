@@ -263,8 +263,11 @@ class Scalers:
     def rewrite(self, rule: Rule, old: Any, new: Any) -> Any:
         """Return what stands in the place of a scaler's maker, a question to it, or None."""
         made = None
-        if isinstance(old, cst.If):
-            return self._both_branches(old, new)
+        if isinstance(old, (cst.If, cst.IfExp, cst.BooleanOperation, cst.UnaryOperation)):
+            asked = self._asked(old, new)
+            if isinstance(old, cst.If):
+                return self._both_branches(old, new if asked is None else asked) or asked
+            return asked
         if isinstance(old, cst.Call):
             made = self._call(old, new)
         elif isinstance(old, cst.Comparison):
@@ -292,6 +295,20 @@ class Scalers:
             return node
         same = (one for one in nodes if type(one) is type(node) and code_of(one) == code_of(node))
         return next(same, None)
+
+    def _asked(self, old: Any, new: Any) -> Any:
+        """Ask whether a scaler is on where its truth is asked: what stands for none is true."""
+        if isinstance(old, cst.BooleanOperation):
+            names = ("left", "right") if isinstance(old.operator, cst.And) else ()
+        elif isinstance(old, cst.UnaryOperation):
+            names = ("expression",) if isinstance(old.operator, cst.Not) else ()
+        else:
+            names = ("test",)
+        held = [name for name in names if self.is_one(getattr(old, name))]
+        if not held or not self.may_be_off():
+            return None
+        made = {name: self._isinstance(code_of(getattr(old, name))) for name in held}
+        return new.with_changes(**made)
 
     def _both_branches(self, old: cst.If, new: cst.If) -> Any:
         """Give the branch that makes no scaler one that scales by 1: steps ask it."""
