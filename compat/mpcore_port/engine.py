@@ -22,6 +22,7 @@ from mpcore_port.reading import Read, Rewritten, read
 from mpcore_port.renewed import WHY
 from mpcore_port.rule import Edit
 from mpcore_port.scan import joined, scan
+from mpcore_port.settings_files import named_for_npu
 from mpcore_port.source import Source, Tree, Unread, parse_source
 from mpcore_port.status import Status, status_of
 from mpcore_port.targets import Options, Target
@@ -119,6 +120,7 @@ class Result:
         scan: of all files together.
         not_run: what the target says about itself.
         verification: what ``--verify`` found, as plain data; None if it was not asked for.
+        settings: new text of files of settings that name the device, by path.
     """
 
     target: str
@@ -129,6 +131,7 @@ class Result:
     scan: Scan = field(default_factory=Scan)
     not_run: str = ""
     verification: dict[str, Any] | None = None
+    settings: dict[str, str] = field(default_factory=dict)
 
     def failed_verification(self, *, asked: bool) -> bool:
         """Whether original and port were found different; asked for, also if they did not run."""
@@ -256,6 +259,9 @@ def port_tree(
             except Exception as exc:  # one file must not take the others along
                 unread.append(_gave_up(one.source, exc))
     unmapped = tuple(call for file in files for call in file.scan.unmapped)
+    settings: dict[str, str] = {}
+    if target.name == "torch_npu" and not (tree.single or options.portable):
+        unread, settings = named_for_npu(tree.folder, unread)
     return Result(
         target.name,
         options,
@@ -264,6 +270,7 @@ def port_tree(
         tuple(tree.copied),
         replace(project, unmapped=unmapped),
         target.not_run,
+        settings=settings,
     )
 
 

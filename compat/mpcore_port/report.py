@@ -87,7 +87,8 @@ def text(result: Result, *, verbose: bool = False) -> str:
         lines += _file(file, result, verbose=verbose)
     for unread in result.unread:
         where = f"{unread.path}:{unread.line}" if unread.line else unread.path
-        lines.append(f"{where}: not converted: {unread.reason}")
+        word = "changed" if unread.changed else "not converted"
+        lines.append(f"{where}: {word}: {unread.reason}")
     lines += _pins(result)
     lines += _keys(result)
     if result.scan.policy:

@@ -124,12 +124,16 @@ class Source:
 
 @dataclass(frozen=True)
 class Unread:
-    """A file that is not ported: where and why; ``copied`` says whether it is in the output."""
+    """A file that is not ported: where and why.
+
+    ``copied`` says whether it is in the output, ``changed`` whether it has other lines there.
+    """
 
     path: str
     reason: str
     line: int = 0
     copied: bool = False
+    changed: bool = False
 
 
 @dataclass

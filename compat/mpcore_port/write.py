@@ -132,7 +132,10 @@ def _fill(folder: Path, result: Result, tree: Tree, report: dict[str, str]) -> N
         if file.source.executable:
             path.chmod(0o755)
     for name in [*result.copied, *(u.path for u in result.unread if u.copied)]:
-        shutil.copyfile(tree.folder / name, _place(folder, name))
+        if name in result.settings:
+            _place(folder, name).write_bytes(result.settings[name].encode())
+        else:
+            shutil.copyfile(tree.folder / name, _place(folder, name))
     for name, text in report.items():
         (folder / name).write_text(text, encoding="utf-8", newline="")
 
