@@ -75,8 +75,8 @@ class no_grad(ContextDecorator):  # noqa: N801  # torch's name
 
     def __new__(cls, function: Any = None) -> Any:
         """Return a region, or the function that runs in one."""
-        made = super().__new__(cls)
-        return made if function is None else made(function)
+        made: Any = super().__new__(cls)
+        return made if function is None else made(function)  # type: ignore[no-any-return]
 
     def _recreate_cm(self) -> no_grad:
         return no_grad()  # one for each call: a function may call itself

@@ -98,7 +98,8 @@ def test_what_was_not_compared_is_refused_and_names_the_way_out(script, why):
 
 def test_the_table_has_what_the_support_takes():
     """No class is promised that raises, none is kept back that was compared."""
-    rows = {name.split(".")[1] for name in table("transformers")}
+    classes = (name for name in table("transformers") if name.count(".") == 1)  # no functions
+    rows = {name.split(".")[1] for name in classes}
     assert rows == transformers.COMPARED | set(transformers.AUTOMATIC)
 
 

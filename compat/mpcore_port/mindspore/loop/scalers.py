@@ -298,12 +298,11 @@ class Scalers:
 
     def _asked(self, old: Any, new: Any) -> Any:
         """Ask whether a scaler is on where its truth is asked: what stands for none is true."""
+        names: tuple[str, ...] = ("test",)
         if isinstance(old, cst.BooleanOperation):
             names = ("left", "right") if isinstance(old.operator, cst.And) else ()
         elif isinstance(old, cst.UnaryOperation):
             names = ("expression",) if isinstance(old.operator, cst.Not) else ()
-        else:
-            names = ("test",)
         held = [name for name in names if self.is_one(getattr(old, name))]
         if not held or not self.may_be_off():
             return None
