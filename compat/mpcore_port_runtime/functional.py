@@ -76,9 +76,9 @@ class no_grad(ContextDecorator):  # noqa: N801  # torch's name
     def __new__(cls, function: Any = None) -> Any:
         """Return a region, or the function that runs in one."""
         made: Any = super().__new__(cls)
-        return made if function is None else made(function)  # type: ignore[no-any-return]
+        return made if function is None else made(function)
 
-    def _recreate_cm(self) -> no_grad:
+    def _recreate_cm(self) -> Any:
         return no_grad()  # one for each call: a function may call itself
 
     def __enter__(self) -> None:
