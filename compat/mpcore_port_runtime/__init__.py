@@ -103,7 +103,6 @@ from mpcore_port_runtime.recomputing import *  # noqa: F403
 from mpcore_port_runtime.reductions import *  # noqa: F403
 from mpcore_port_runtime.regions import *  # noqa: F403
 from mpcore_port_runtime.resizing import *  # noqa: F403
-from mpcore_port_runtime.row_pools import *  # noqa: F403
 from mpcore_port_runtime.runs import *  # noqa: F403
 from mpcore_port_runtime.samplers import *  # noqa: F403
 from mpcore_port_runtime.schedules import *  # noqa: F403

@@ -1,4 +1,4 @@
-"""Batch normalisation without weights, or without kept statistics: MindSpore's layer has both."""
+"""Normalisation without weights, or without kept statistics: MindSpore's layers have both."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from mpcore.errors import BackendError
 from mpcore_port_runtime.in_place import put
 from mpcore_port_runtime.recorded import resume
 
-__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "batch_norm"]
+__all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "batch_norm"]
 
 
 def batch_norm(
@@ -128,3 +128,23 @@ class BatchNorm2d(_Norm, nn.BatchNorm2d):  # type: ignore[misc]
 
 class BatchNorm3d(_Norm, nn.BatchNorm3d):  # type: ignore[misc]
     """torch.nn.BatchNorm3d."""
+
+
+class GroupNorm(nn.GroupNorm):  # type: ignore[misc]
+    """torch.nn.GroupNorm, without weights too."""
+
+    def __init__(
+        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True
+    ) -> None:
+        if affine:
+            super().__init__(num_groups, num_channels, eps)
+        else:
+            nn.Cell.__init__(self)
+            self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps
+        self.affine = affine
+
+    def construct(self, x: Any) -> Any:
+        """Return ``x`` with each group of channels as wide as the others."""
+        if self.affine:
+            return super().construct(x)
+        return ops.group_norm(x, self.num_groups, None, None, float(self.eps))

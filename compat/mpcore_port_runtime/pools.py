@@ -1,7 +1,8 @@
-"""Pools over volumes, and patches of pictures, by torch's arguments.
+"""Pools over rows and volumes, and patches of pictures, by torch's arguments.
 
-Sources: torch/nn/modules/pooling.py and fold.py, torch 2.13.0. What MindSpore 2.10.0 has runs them,
-with torch's defaults: the stride is the kernel.
+Sources: torch/nn/modules/pooling.py and fold.py, aten/src/ATen/native/AdaptiveAveragePooling.cpp,
+torch 2.13.0. What MindSpore 2.10.0 has runs them, with torch's defaults: the stride is the kernel.
+It takes no sizes that do not divide a row's length.
 """
 
 from __future__ import annotations
@@ -14,11 +15,13 @@ from mindspore import Tensor, nn, ops
 from mpcore_port_runtime.refusal import only
 
 __all__ = [
+    "AdaptiveAvgPool1d",
     "AdaptiveAvgPool3d",
     "AvgPool2d",
     "AvgPool3d",
     "MaxPool3d",
     "Unfold",
+    "adaptive_avg_pool1d",
     "adaptive_avg_pool3d",
     "avg_pool1d",
     "avg_pool2d",
@@ -69,6 +72,20 @@ def avg_pool3d(
     settings = (_each(kernel_size, 3), step, sides, ceil_mode, count_include_pad)
     only("divisor_override", divisor_override, None)
     return _volumes(lambda x: ops.avg_pool3d(x, *settings), input)
+
+
+def adaptive_avg_pool1d(input: Any, output_size: Any) -> Any:
+    """Return torch.nn.functional.adaptive_avg_pool1d."""
+    size = output_size if isinstance(output_size, int) else int(next(iter(output_size)))
+    length = int(input.shape[-1])
+    if size == 1:
+        return input.mean(-1, True)
+    starts = [place * length // size for place in range(size)]
+    stops = [-(-(place + 1) * length // size) for place in range(size)]
+    if length % size == 0:
+        return input.reshape((*input.shape[:-1], size, length // size)).mean(-1)
+    parts = [input[..., one:stop].mean(-1) for one, stop in zip(starts, stops, strict=True)]
+    return ops.stack(parts, -1)
 
 
 def adaptive_avg_pool3d(input: Any, output_size: Any) -> Any:
@@ -201,6 +218,18 @@ class AvgPool3d(nn.Cell):  # type: ignore[misc]
         """Return the mean of each window."""
         settings = (self.ceil_mode, self.count_include_pad, self.divisor_override)
         return avg_pool3d(x, self.kernel_size, self.stride, self.padding, *settings)
+
+
+class AdaptiveAvgPool1d(nn.Cell):  # type: ignore[misc]
+    """torch.nn.AdaptiveAvgPool1d."""
+
+    def __init__(self, output_size: Any) -> None:
+        super().__init__()
+        self.output_size = output_size
+
+    def construct(self, input: Any) -> Any:
+        """Return averages of (N, C, L), or of (C, L)."""
+        return adaptive_avg_pool1d(input, self.output_size)
 
 
 class AdaptiveAvgPool3d(nn.Cell):  # type: ignore[misc]

@@ -96,23 +96,6 @@ class ConvNormActivation(nn.SequentialCell):  # type: ignore[misc]
 class Conv2dNormActivation(ConvNormActivation):
     """The same of pictures."""
 
-    def __init__(
-        self,
-        in_channels: int,
-        out_channels: int,
-        kernel_size: Any = 3,
-        stride: Any = 1,
-        padding: Any = None,
-        groups: int = 1,
-        norm_layer: Callable[..., Any] | None = torch_nn.BatchNorm2d,
-        activation_layer: Callable[..., Any] | None = torch_nn.ReLU,
-        dilation: Any = 1,
-        inplace: bool | None = True,
-        bias: bool | None = None,
-    ) -> None:
-        settings = (kernel_size, stride, padding, groups, norm_layer, activation_layer, dilation)
-        super().__init__(in_channels, out_channels, *settings, inplace, bias)
-
 
 class Conv3dNormActivation(ConvNormActivation):
     """The same of volumes."""

@@ -86,16 +86,15 @@ class OutRule(PortRule):
             return None
         if not (at.names.called(call) or "").startswith("torch.") or _is_starred(call):
             return None
-        given = next((arg.value for arg in made.args if _is_out(arg)), None)
+        given = _out_of(made)
         if not isinstance(given, (cst.Name, cst.Attribute, cst.Subscript)):
             return None
-        others = [arg for arg in made.args if not _is_out(arg)]
-        if not others:
+        plain = _without_out(made)
+        if plain is None:
             return None
-        others[-1] = others[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
         func = cst.Attribute(given, cst.Name("copy_"))
-        line = cst.Call(func, [cst.Arg(made.with_changes(args=others))])
-        if code_of(given) in {code_of(arg.value) for arg in others}:
+        line = cst.Call(func, [cst.Arg(plain)])
+        if code_of(given) in {code_of(arg.value) for arg in plain.args}:
             at.note(self, call, line)
         else:
             at.unproven(self, call, _RESIZED, line)
@@ -123,14 +122,12 @@ class OutValueRule(PortRule):
             return None
         if not (at.names.called(old) or "").startswith("torch."):
             return None
-        given = next((arg.value for arg in old.args if _is_out(arg)), None)
+        given = _out_of(old)
         if given is None:
             return None
-        kept = [arg for arg in new.args if not _is_out(arg)]
-        if not kept:
+        made: Any = _without_out(new)
+        if made is None:
             return None
-        kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
-        made: Any = new.with_changes(args=kept)
         kind = _TYPES.get(_type_made(given, at))
         if kind is not None:
             made = cst.Call(cst.Attribute(made, cst.Name(kind)))
@@ -163,6 +160,20 @@ def _is_only_a_place(call: cst.Call, given: cst.BaseExpression, at: At) -> bool:
         return True
     fresh = all((at.names.called(value) or "").startswith("torch.") for value in values if value)
     return fresh and isinstance(at.names.parents.get(call), cst.Return)
+
+
+def _out_of(call: cst.Call) -> Any:
+    """Return what a call is given as ``out``, or None."""
+    return next((arg.value for arg in call.args if _is_out(arg)), None)
+
+
+def _without_out(call: cst.Call) -> cst.Call | None:
+    """Return a call without its ``out``; None where nothing else is given."""
+    kept = [arg for arg in call.args if not _is_out(arg)]
+    if not kept:
+        return None
+    kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
+    return call.with_changes(args=kept)
 
 
 def _is_out(arg: cst.Arg) -> bool:
