@@ -28,6 +28,7 @@ _LOWERED = (
     "the network runs under the policy wherever it is called, in evaluation too; a skipped step "
     "puts back what the forward pass has assigned"
 )
+_TRUE = "what stands for no scaler is true as well: it is asked which it is"
 _ACTS = {"scale", "unscale_", "step", "update"}
 _OURS = {"get_scale", "state_dict", "load_state_dict", "is_enabled"}
 
@@ -264,7 +265,7 @@ class Scalers:
         """Return what stands in the place of a scaler's maker, a question to it, or None."""
         made = None
         if isinstance(old, (cst.If, cst.IfExp, cst.BooleanOperation, cst.UnaryOperation)):
-            asked = self._asked(old, new)
+            asked = self._asked(rule, old, new)
             if isinstance(old, cst.If):
                 return self._both_branches(old, new if asked is None else asked) or asked
             return asked
@@ -296,7 +297,7 @@ class Scalers:
         same = (one for one in nodes if type(one) is type(node) and code_of(one) == code_of(node))
         return next(same, None)
 
-    def _asked(self, old: Any, new: Any) -> Any:
+    def _asked(self, rule: Rule, old: Any, new: Any) -> Any:
         """Ask whether a scaler is on where its truth is asked: what stands for none is true."""
         names: tuple[str, ...] = ("test",)
         if isinstance(old, cst.BooleanOperation):
@@ -307,6 +308,11 @@ class Scalers:
         if not held or not self.may_be_off():
             return None
         made = {name: self._isinstance(code_of(getattr(old, name))) for name in held}
+        for name, code in made.items():
+            place = getattr(old, name)
+            if place in self.at.names.parents and id(place) not in self._told:
+                self._told.add(id(place))
+                self.at.note(rule, place, code, reason=_TRUE)
         return new.with_changes(**made)
 
     def _both_branches(self, old: cst.If, new: cst.If) -> Any:
