@@ -75,6 +75,13 @@ _OURS = re.compile(r"(?<![\w.'\"])(" + "|".join(_IMPORTS) + r")(?=\.)")
 _MODULE_NAME = re.compile(
     r"(^|[_.])(model|net|network|generator|discriminator|encoder|decoder|ddp)\w*$", re.I
 )
+# ``net_target``, ``model_pred``, ``encoder_hidden_states``: what a network is given, or gives.
+_DATA_NAME = re.compile(
+    r"_(in|out|input|output|pred|prediction|target|label|logit|score|prob|loss|hidden|state|id|mask"
+    r"|token|latent|noise|sample|image|img|batch|data|feat|feature|embed|embedding|grad|length|len"
+    r"|time|timestep|dtype|device|kwarg|arg|name|path|dim|size|x|y)s?$",
+    re.I,
+)
 
 _GIVEN_AS = re.compile(r"(\w+_)?(model|net|network|generator|discriminator|encoder|decoder)", re.I)
 
@@ -342,7 +349,10 @@ def is_module(at: At, node: cst.BaseExpression) -> bool:
         given = [arg.value for arg in of.args] if isinstance(of, cst.Call) else []
         return any(is_module(at, one) for one in (of, *given))  # deepcopy(de_parallel(net))
     text = dotted(node)
-    return bool(_MODULE_NAME.search(text or code_of(node))) or text in at.once(_with_parameters)
+    if text in at.once(_with_parameters):
+        return True
+    is_data = isinstance(node, cst.Name) and _DATA_NAME.search(node.value) is not None
+    return not is_data and bool(_MODULE_NAME.search(text or code_of(node)))
 
 
 def is_given_as_network(arg: cst.Arg) -> bool:

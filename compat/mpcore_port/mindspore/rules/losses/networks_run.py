@@ -28,7 +28,8 @@ if TYPE_CHECKING:
 
 __all__ = ["NetworksRun", "own_names"]
 
-_MORE = re.compile(r"^(?!named_).+_param(eter)?s$")
+# ``get_slow_params`` gives parameters; ``num_scaling_params`` says how many there are.
+_MORE = re.compile(r"^(?!(named|num|n|nb|count|total|print|show|log)_).+_param(eter)?s$")
 _OPTIMIZER = re.compile(r"self\.(?!\w*sched)(\w*_)?opt(im\w*|_\w+)?", re.I)
 _NETWORKS_HELD = re.compile(r"(^|[._])(hparams|mods|modules|nets)$", re.I)
 _OF_DICTS = frozenset({"copy", "get", "items", "keys", "pop", "setdefault", "update", "values"})
