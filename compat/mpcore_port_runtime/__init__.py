@@ -60,6 +60,7 @@ from mpcore_port_runtime.convolving import *  # noqa: F403
 from mpcore_port_runtime.cycles import *  # noqa: F403
 from mpcore_port_runtime.data import *  # noqa: F403
 from mpcore_port_runtime.device import *  # noqa: F403
+from mpcore_port_runtime.dtypes import *  # noqa: F403
 from mpcore_port_runtime.files import *  # noqa: F403
 from mpcore_port_runtime.flat import *  # noqa: F403
 from mpcore_port_runtime.folds import *  # noqa: F403

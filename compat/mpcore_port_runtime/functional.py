@@ -58,7 +58,6 @@ __all__ = [
     "sparse_coo_tensor",
     "std",
     "std_mean",
-    "to",
     "topk",
     "true_places",
     "var",
@@ -443,16 +442,6 @@ def finfo(dtype: Any = ms.float32) -> Any:
 def multinomial(input: Any, num_samples: int, replacement: bool = False) -> Any:
     """Return ``num_samples`` int64 places for each row of weights."""
     return ops.multinomial(input, num_samples, replacement).astype(ms.int64)
-
-
-def to(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-    """Return ``tensor`` in the dtype that is among the arguments; devices mean nothing here."""
-    for value in (*args, *kwargs.values()):
-        if isinstance(value, Tensor):
-            return tensor.astype(value.dtype)
-        if isinstance(value, ms.Type):
-            return tensor.astype(value)
-    return tensor
 
 
 def max_pool1d(

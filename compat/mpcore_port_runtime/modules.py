@@ -15,7 +15,6 @@ from mindspore.experimental import optim
 
 from mpcore.errors import BackendError
 from mpcore_port_runtime import recorded
-from mpcore_port_runtime.in_place import put
 from mpcore_port_runtime.instances import InstanceNorm1d, InstanceNorm2d, InstanceNorm3d
 from mpcore_port_runtime.overridden import asked_in_turn, is_of_script, own_first, start_training
 from mpcore_port_runtime.own_optimizers import OwnOptimizer
@@ -55,7 +54,6 @@ __all__ = [
     "register_load_hook",
     "register_parameter",
     "requires_grad_",
-    "rounded",
     "save_to_state_dict",
     "set_part",
     "started",
@@ -794,16 +792,6 @@ def _load_optimizer(optimizer: Any, state: dict[str, Any]) -> None:
                 set_lr(group, value)
             elif key != "params":
                 group[key] = _as_number(value)
-
-
-def rounded(cell: Any, dtype: Any) -> Any:
-    """Round what a Cell holds to ``dtype`` and back, as ``net.half().float()`` does; return it."""
-    if not isinstance(cell, nn.Cell):
-        return cell.to(dtype)
-    for _, held, _ in _every(cell):
-        if held.dtype in (ms.float32, ms.float64):
-            put(held, held.astype(dtype).astype(held.dtype))
-    return cell
 
 
 def fill(tensor: Any, init: Any) -> Any:

@@ -6,7 +6,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Tensor, nn, ops
+from mindspore import Tensor, ops
 
 __all__ = [
     "BoolTensor",
@@ -22,7 +22,6 @@ __all__ = [
     "dtype_name",
     "fields",
     "first",
-    "half",
     "index",
     "logged",
     "new",
@@ -179,16 +178,6 @@ def first(value: Any) -> Any:
 def clone(value: Any) -> Any:
     """Return ``value.clone()``: a copy of a tensor; settings and signals have one of their own."""
     return value.copy() if isinstance(value, ms.Tensor) else value.clone()
-
-
-def half(value: Any) -> Any:
-    """Return a tensor in float16; a Cell has none: its parameters stay float32."""
-    if isinstance(value, Tensor):
-        return value.astype(ms.float16)
-    if isinstance(value, nn.Cell):
-        msg = "parameters stay float32; give the step a policy, such as port.autocast"
-        raise NotImplementedError(msg)
-    return value.half()
 
 
 def logged(values: Any) -> Any:

@@ -48,9 +48,10 @@ def test_copies_that_are_kept_are_rounded(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("code", ["half = deepcopy(net).half()", "deepcopy(net).half()(x)"])
-def test_copies_that_run_in_half_are_refused(code: str) -> None:
+def test_copies_that_run_in_half_are_cast(code: str) -> None:
     script = f"import torch\nfrom copy import deepcopy\nnet = torch.nn.Linear(2, 2)\n{code}\n"
-    assert [one.line for one in ported(script).edits if one.kind == "refused"] == [4]
+    cast = [one for one in ported(script).edits if "port.to(deepcopy(net), ms." in one.new]
+    assert [(one.line, one.kind) for one in cast] == [(4, "changed")]
 
 
 STILL = """import torch

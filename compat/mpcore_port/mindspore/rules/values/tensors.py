@@ -429,10 +429,21 @@ class MethodRule(PortRule):
             return self._rounded(old, new, at)
         if _is_kept_copy(old, at):
             return self._rounded(old, new, at, "changed", "what is saved is in float32, rounded")
-        why = "parameters stay float32; give the step a policy, such as port.autocast"
-        return new.with_changes(func=at.refuse(self, old.func, why))
+        return self._cast(old, new, at)
 
     _bfloat16 = _double = _half
+
+    def _cast(self, old: cst.Call, new: cst.Call, at: At, dtype: str = "") -> Any:
+        """Map ``net.half()``: the parameters themselves get the dtype, as torch's do."""
+        name = old.func.attr.value  # type: ignore[attr-defined]
+        dtype = dtype or "ms." + _DTYPES.get(name, name)
+        held = code_of(new.func.value)  # type: ignore[attr-defined]
+        made = cst.parse_expression(wording(at, f"port.to({held}, {dtype})"))
+        if _is_of_class(old.func.value, at):  # type: ignore[attr-defined]
+            at.unproven(self, old, "taken for a network by the class that makes it", made)
+        else:
+            at.note(self, old, made, "changed", reason=_CAST, effect=_CASTS)
+        return made
 
     def _of_unknown(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Write ``G = G.half()`` of what may be a network: the runtime raises for one."""
@@ -452,7 +463,7 @@ class MethodRule(PortRule):
 
     def _rounding(self, old: cst.Call, new: cst.Call) -> str:
         name = old.func.attr.value  # type: ignore[attr-defined]
-        dtype = "float16" if name == "half" else name
+        dtype = _DTYPES.get(name, name)
         return f"port.rounded({code_of(new.func.value)}, ms.{dtype})"  # type: ignore[attr-defined]
 
     def _cuda(self, old: cst.Call, new: cst.Call, at: At) -> Any:
@@ -491,7 +502,8 @@ class MethodRule(PortRule):
             return new.func.value  # type: ignore[attr-defined]  # what has rounded it
         holder = old.func.value  # type: ignore[attr-defined]
         if is_module(at, holder):
-            return self._cuda(old, new, at)
+            cast = at.once(_is_cast_somewhere)
+            return self._cast(old, new, at) if cast else self._cuda(old, new, at)
         of_class = _is_of_class(holder, at)
         if not (of_class or _becomes_network(old, at)):
             return None
@@ -513,6 +525,8 @@ class MethodRule(PortRule):
             return self._wrap(old, new, at, "port.to")
         if not dtypes:
             return self._cuda(old, new, at)
+        if _is_moved_network(old, at):
+            return self._cast(old, new, at, code_of(dtypes[0].value))
         last = cst.Arg(dtypes[0].value)
         made_call = new.with_changes(args=[last])
         at.note(self, old, made_call)
@@ -720,9 +734,35 @@ def _is_of_class(node: Any, at: At) -> bool:
 
 
 _COPIED = "a network's copy is saved in float32, rounded; nothing in this file says that it is one"
-_HALF = (
-    "of a tensor its half; a network raises here: its parameters stay float32, use port.autocast"
+_HALF = "of a tensor its half, of a network one whose parameters are float16"
+_DTYPES = {"half": "float16", "float": "float32", "double": "float64"}
+_CAST = "its parameters and buffers of floats get this dtype, in place"
+_CASTS = (
+    "kernels in 16 bits round otherwise than torch's; on a CPU MindSpore has none in bfloat16, and "
+    "few in float64"
 )
+
+
+def _is_moved_network(call: cst.Call, at: At) -> bool:
+    """Return whether this is ``net.to(device, dtype)``, alone on its line where no name says it."""
+    holder = call.func.value  # type: ignore[attr-defined]
+    if is_module(at, holder) or _is_of_class(holder, at):
+        return True
+    return isinstance(at.names.parents.get(call), cst.Expr) and at.values.kind(holder) != "tensor"
+
+
+def _is_cast_somewhere(at: At) -> bool:
+    """Return whether the file gives a network another dtype, which ``.float()`` takes back."""
+    halves = [call for name in ("half", "bfloat16", "double") for call in at.names.callers(name)]
+    cast = [call for call in halves if not call.args and not _is_undone(call, at)]
+    for call in at.names.callers("to"):
+        if any(
+            (arg.keyword and arg.keyword.value == "dtype") or _is_dtype(arg.value, at)
+            for arg in call.args
+        ):
+            cast.append(call)
+    funcs = [call.func for call in cast if isinstance(call.func, cst.Attribute)]
+    return any(is_module(at, func.value) for func in funcs)
 
 
 def _is_made_half(call: cst.Call, at: At) -> bool:
