@@ -64,6 +64,7 @@ from mpcore_port_runtime.dtypes import *  # noqa: F403
 from mpcore_port_runtime.files import *  # noqa: F403
 from mpcore_port_runtime.flat import *  # noqa: F403
 from mpcore_port_runtime.folds import *  # noqa: F403
+from mpcore_port_runtime.foreach import *  # noqa: F403
 from mpcore_port_runtime.functional import *  # noqa: F403
 from mpcore_port_runtime.functions import *  # noqa: F403
 from mpcore_port_runtime.getters import *  # noqa: F403

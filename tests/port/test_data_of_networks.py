@@ -41,3 +41,36 @@ for x, y in loader:
 
 def test_numbers_of_parameters_are_no_parameters() -> None:
     assert "*net.num_scaling_params()" not in ported(COUNTED).text
+
+
+PAIRS = """import torch
+from torch import nn
+def filled(by):
+    net = nn.Sequential(nn.Linear(3, 4), nn.Linear(4, 2))
+    for p in net.parameters():
+        nn.init.constant_(p, by)
+    return net
+def both():
+    return filled(0.1), filled(0.2)
+def main():
+    one, other = filled(0.3), filled(0.5)
+    first, second = both()
+    optimizer = torch.optim.SGD([*one.parameters(), *second.parameters()], lr=0.01)
+    for number in range(3):
+        optimizer.zero_grad()
+        x = torch.ones(2, 3) * number
+        loss = (one(x) - other(x).detach() + second(x) * first(x)).pow(2).sum()
+        loss.backward()
+        optimizer.step()
+        made.append(loss.item())
+made = []
+main()
+student, teacher = filled(0.7), filled(0.5)
+student(torch.ones(2, 3)).sub(teacher(torch.ones(2, 3))).pow(2).sum().backward()
+made += [p.grad for p in student.parameters()]
+"""
+
+
+def test_networks_that_are_made_in_pairs_are_made_once(tmp_path: Path) -> None:
+    text = beside(PAIRS, tmp_path).text
+    assert "student, teacher = filled(0.7), filled(0.5)\ndef forward_2():" in text

@@ -102,3 +102,24 @@ def test_what_kernels_have_read_is_cast() -> None:
     assert cell.set_train()(ops.ones((1, 3, 8, 8), ms.float16)).dtype == ms.float16
     assert port.half(Tensor([1.0])).dtype == ms.float16
     assert {str(one.dtype) for one in port.state_dict(port.half(cell)).values()} >= {"Float16"}
+
+
+EACH = """import torch
+from torch import nn
+class Norm(nn.BatchNorm1d):
+    pass
+net = nn.Sequential(nn.Linear(3, 4), Norm(4)).eval()
+for p in net.parameters():
+    nn.init.constant_(p, 0.3)
+net.half()
+for mod in net.modules():
+    if isinstance(mod, Norm):
+        mod.float()
+made = [net[1](net[0](torch.ones(2, 3).half()).float())]
+"""
+
+
+def test_parts_are_cast_back(tmp_path: Path) -> None:
+    found = ported(EACH)
+    assert "port.to(mod, ms.float32)" in found.text
+    compare(EACH, found.text, tmp_path, rtol=2e-3)

@@ -121,25 +121,36 @@ def _asks_another(statement: Any, at: At) -> bool:
 
 
 def _makes_network(statement: Any, users: Sequence[Any], wanted: set[str], at: At) -> bool:
-    """Return whether a statement makes a network that those behind it run, and no more.
+    """Return whether a statement makes networks that those behind it run, and no more.
 
-    Its weights are what the loss is differentiated by: they are there before.
+    Their weights are what the loss is differentiated by: they are there before.
     """
     if not users or not isinstance(statement, cst.SimpleStatementLine) or len(statement.body) != 1:
         return False
     small = statement.body[0]
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return False
-    target = small.targets[0].target
-    if not isinstance(target, cst.Name) or target.value in wanted or not is_module(at, target):
+    targets, values = _one_by_one(small.targets[0].target), _one_by_one(small.value)
+    names = [target.value for target in targets if isinstance(target, cst.Name)]
+    if len(names) < len(targets) or set(names) & wanted or not is_module(at, targets[0]):
         return False
-    if not isinstance(small.value, cst.Call) or target.value in read(small.value):
+    if any(not isinstance(one, cst.Call) or set(names) & read(one) for one in values):
         return False
-    if at.values.kind(small.value) == "tensor":
+    if any(at.values.kind(one) == "tensor" for one in (*values, *targets)):
         return False
-    run = [call for user in users for call in calls_in(user) if _runs_it(call.func, target.value)]
-    named = sum(len(re.findall(rf"(?<![\w.]){target.value}\b", code_of(user))) for user in users)
-    return bool(run) and named == len(run)
+    run = [_is_only_run(name, users) for name in names]
+    return None not in run and True in run
+
+
+def _one_by_one(node: Any) -> list[Any]:
+    return [one.value for one in node.elements] if isinstance(node, cst.Tuple) else [node]
+
+
+def _is_only_run(name: str, users: Sequence[Any]) -> bool | None:
+    """Return whether statements run a network and no more; None where they do more."""
+    run = [call for user in users for call in calls_in(user) if _runs_it(call.func, name)]
+    named = sum(len(re.findall(rf"(?<![\w.]){name}\b", code_of(user))) for user in users)
+    return bool(run) if named == len(run) else None
 
 
 def _runs_it(func: Any, name: str) -> bool:

@@ -417,8 +417,7 @@ class MethodRule(PortRule):
         return self._wrap(old, new, at, "port.step")
 
     def _half(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        holder = old.func.value  # type: ignore[attr-defined]
-        if not is_module(at, holder) and not _is_of_class(holder, at):
+        if not _is_moved_network(old, at):
             if old.func.attr.value == "half" and _is_kept_copy(old, at):  # type: ignore[attr-defined]
                 made = cst.parse_expression(wording(at, self._rounding(old, new)))
                 at.unproven(self, old, _COPIED, made)
@@ -504,6 +503,8 @@ class MethodRule(PortRule):
         if is_module(at, holder):
             cast = at.once(_is_cast_somewhere)
             return self._cast(old, new, at) if cast else self._cuda(old, new, at)
+        if _is_alone(old, at):
+            return self._cast(old, new, at)
         of_class = _is_of_class(holder, at)
         if not (of_class or _becomes_network(old, at)):
             return None
@@ -744,10 +745,14 @@ _CASTS = (
 
 
 def _is_moved_network(call: cst.Call, at: At) -> bool:
-    """Return whether this is ``net.to(device, dtype)``, alone on its line where no name says it."""
+    """Return whether this is ``net.half()`` of a network, or of anything, alone on its line."""
     holder = call.func.value  # type: ignore[attr-defined]
-    if is_module(at, holder) or _is_of_class(holder, at):
-        return True
+    return is_module(at, holder) or _is_of_class(holder, at) or _is_alone(call, at)
+
+
+def _is_alone(call: cst.Call, at: At) -> bool:
+    """Return whether a line is a call and no more, and no tensor's: it does so in place."""
+    holder = call.func.value  # type: ignore[attr-defined]
     return isinstance(at.names.parents.get(call), cst.Expr) and at.values.kind(holder) != "tensor"
 
 
