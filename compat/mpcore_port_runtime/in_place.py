@@ -103,6 +103,17 @@ _STAYS = (
 )
 
 
+_NO_VIEWS = frozenset(
+    """
+    Abs Add AddExt AddScalar BatchMatMul BatchMatMulExt BiasAdd Cast ClampScalar Concat Conv2D
+    CumSum Dense Div Divs Dropout Exp Gather LayerNorm Log LogSoftmax MaskedFill MatMul MatMulExt
+    Maximum MeanExt Minimum Mul Muls Neg Pow ReLU Rsqrt SelectView Select SiLU Sigmoid Softmax Sqrt
+    Stack StridedSlice Sub SubExt SubScalar SumExt Tanh Tril Triu
+    """.split()  # noqa: SIM905  # a list of words is read
+)
+"""Operations that give memory of their own, or parts that set their whole (mindspore 2.10.0)."""
+
+
 def _node_of(value: Any) -> Any:
     return getattr(value, "_grad_node", None)
 
@@ -135,7 +146,11 @@ def written(held: Any, value: Any) -> Any:
     if isinstance(held, Parameter):
         return put(held, value)
     fresh = value if isinstance(value, Tensor) else Tensor(value)
-    if getattr(fresh, "_grad_node", None) is not None:
+    node = _node_of(held)
+    if node is not None and held.ndim and node.name() in _NO_VIEWS:
+        held[:] = fresh.astype(held.dtype)  # MindSpore differentiates it, for all that hold it
+        return held
+    if _node_of(fresh) is not None:
         raise NotImplementedError(_GRADED)
     held = copied(held)
     _write(held, fresh.astype(held.dtype))

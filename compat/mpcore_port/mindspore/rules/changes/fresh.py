@@ -163,14 +163,14 @@ def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = N
     bindings = scope.bindings.get(held.value, [])
     if not bindings or scope.kind == "class":
         return False
-    made = _made_before(held, bindings, at)
-    here = at.line(held)
-    near = [one for one in bindings if not made or made <= at.line(one.node) <= here]
     again = {id(root) for one in bindings if (root := _seen_again(one.value, held)) is not None}
-    if any(_seen_again(one.value, held) is not None for one in near):
-        made = 0  # a view of what the name held before: that was its alone, too
-    else:
-        bindings = near
+    made = _made_before(held, bindings, at)
+    bindings, every = _between(bindings, made, held, at), bindings
+    if any(_seen_again(one.value, held) is not None for one in bindings):
+        # A view of what the name held before: that was its alone, too.
+        made = _made_before(held, [b for b in every if _seen_again(b.value, held) is None], at)
+        bindings = _between(every, made, held, at)
+    here = at.line(held)
     for binding in bindings:
         is_own = fresh or is_fresh
         if binding.kind == "element" and fresh is None:
@@ -191,6 +191,11 @@ def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = N
         for node in uses
         if id(node) not in again
     )
+
+
+def _between(bindings: Sequence[Binding], made: int, held: cst.Name, at: At) -> list[Binding]:
+    """Return the bindings from a line on down to where a name stands; all of them for line 0."""
+    return [one for one in bindings if not made or made <= at.line(one.node) <= at.line(held)]
 
 
 def _seen_again(value: Any, held: cst.Name) -> cst.Name | None:

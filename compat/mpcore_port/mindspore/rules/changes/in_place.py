@@ -50,7 +50,7 @@ from mpcore_port.mindspore.rules.changes.states import is_live_entry, is_live_na
 from mpcore_port.mindspore.rules.losses.afar import Graded, is_without
 from mpcore_port.mindspore.rules.losses.names_in import read
 from mpcore_port.mindspore.rules.optimizers.own_optimizers import in_own_step, is_step_value
-from mpcore_port.mindspore.rules.place import PortRule, named, wording
+from mpcore_port.mindspore.rules.place import PortRule, is_network_class, named, wording
 from mpcore_port.mindspore.rules.values.kept_names import is_kept_name
 from mpcore_port.mindspore.tables import table
 from mpcore_port.names import code_of, dotted
@@ -188,14 +188,30 @@ def _written(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     bound = root and at.names.scope(old).find(root)
     if name[:-1] in SHAPES or not bound:
         return None
-    if records_a_pass(old, chain, [arg.value for arg in old.args], at):
+    graded = records_a_pass(old, chain, [arg.value for arg in old.args], at)
+    if graded and not isinstance(chain, cst.Name):
         return None
     target, before = _write_before(fresh, at)
     value = plain_call(name, old, new, before, at)
     if value is None:
         return None
     made = wording(at, f"port.written({code_of(target)}, {code_of(value)})")
-    return _noted(rule, old, cst.parse_expression(made), at, _IN_IT)
+    sure = not (graded or _is_of_network(old, at))
+    why = _IN_IT if sure else f"{_IN_IT}; {_OF_VIEWS}"
+    return _noted(rule, old, cst.parse_expression(made), at, why, sure=sure)
+
+
+def _is_of_network(node: cst.CSTNode, at: At) -> bool:
+    """Return whether a forward pass may come to a line: it is in a method of a network."""
+    home = at.names.enclosing(node, cst.FunctionDef)
+    owner = at.names.enclosing(node, cst.ClassDef)
+    if home is None or owner is None or is_ungraded(node, at):
+        return False
+    return not _PREPARES.search(home.name.value) and is_network_class(owner, at)
+
+
+_PREPARES = re.compile(r"^__init__$|init|reset|load|update|build|register|state_dict")
+_OF_VIEWS = "where gradients go through it, other names of a view of it do not, and a view raises"
 
 
 def _root(part: Any) -> str:
