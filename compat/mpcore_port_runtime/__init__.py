@@ -19,6 +19,7 @@ from mpcore_port_runtime import hub as hub
 from mpcore_port_runtime import indexing as indexing
 from mpcore_port_runtime import initial_numbers as initial_numbers
 from mpcore_port_runtime import inits as inits
+from mpcore_port_runtime import kaldi as kaldi
 from mpcore_port_runtime import kinds_joined as kinds_joined
 from mpcore_port_runtime import layer_paddings as layer_paddings
 from mpcore_port_runtime import layer_words as layer_words

@@ -166,7 +166,8 @@ def _given(found: Any, subtract_mean: bool) -> Tensor:
 
 
 def _to_mel(freq: Any) -> Any:
-    return 1127.0 * np.log(1.0 + freq / 700.0)
+    kind = freq.dtype.type if isinstance(freq, np.ndarray) else np.float64
+    return kind(1127.0) * np.log(kind(1.0) + freq / kind(700.0))
 
 
 def _warped(mel: Any, span: tuple[float, float], vtln: tuple[float, float, float]) -> Any:
@@ -198,12 +199,16 @@ def _banks(
     if num_bins <= 3 or not (0.0 <= low_freq < high <= half):
         msg = f"Bad values in options: num-bins {num_bins}, low-freq {low_freq}, high-freq {high}"
         raise AssertionError(msg)
-    edges = np.linspace(_to_mel(low_freq), _to_mel(high), num_bins + 2)
+    first, last = _to_mel(low_freq), _to_mel(high)
+    step = (last - first) / (num_bins + 1)
+    # in float32 as there: slopes of narrow bins are differences of large numbers
+    edges = np.float32(first) + np.arange(num_bins + 2, dtype=np.float32) * np.float32(step)
     if vtln_warp_factor != 1.0:
         bend = vtln_high + half if vtln_high < 0.0 else vtln_high
         edges = _warped(edges, (low_freq, high), (vtln_low, bend, vtln_warp_factor))
     left, centre, right = edges[:-2, None], edges[1:-1, None], edges[2:, None]
-    mel = _to_mel(sample_freq / window_length_padded * np.arange(window_length_padded // 2))[None]
+    places = np.arange(window_length_padded // 2, dtype=np.float32)
+    mel = _to_mel(np.float32(sample_freq / window_length_padded) * places)[None]
     up, down = (mel - left) / (centre - left), (right - mel) / (right - centre)
     shares = np.maximum(0.0, np.minimum(up, down))
     return shares, 700.0 * (np.exp(centre / 1127.0) - 1.0)

@@ -1,8 +1,8 @@
 """Attention within windows, and of a class alone, that networks take from timm.
 
-Sources: timm 1.0.31 ``models/swin_transformer.py``, ``models/cait.py``; the first of timm 0.4.12 and
-0.6.13 for blocks of rows (N, L, C), ``drop``, and windows given as one number. Where the versions
-give arguments another order, they are taken by keyword alone.
+Sources: timm 1.0.31 ``models/swin_transformer.py``, ``models/cait.py``; the first of timm 0.6.13
+for blocks of rows (N, L, C), ``drop``, and windows given as one number. Where the versions give
+arguments another order, they are taken by keyword alone.
 """
 
 from __future__ import annotations
@@ -250,7 +250,7 @@ class ClassAttn(nn.Cell):  # type: ignore[misc]
 
     def construct(self, x: Any) -> Any:
         """Return the first row alone, (N, 1, C)."""
-        count, places, dim = x.shape
+        count, _, dim = x.shape
         by_head = (count, -1, self.num_heads, dim // self.num_heads)
         q = self.q(x[:, 0:1]).reshape(by_head).permute(0, 2, 1, 3) * self.scale
         k = self.k(x).reshape(by_head).permute(0, 2, 1, 3)
