@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 import mpcore_port_runtime as port
+from mpcore_port.targets import load_target
 
 from .ports import NUMBERS, beside, loaded, ported
 from .record_kaldi import CASES, KALDI, sound
@@ -201,3 +202,39 @@ def test_dither_moves_a_sound() -> None:
     still, moved = (port.kaldi.fbank(ms.Tensor(sound()), dither=by) for by in (0.0, 0.1))
     assert still.shape == moved.shape
     assert not np.allclose(still.asnumpy(), moved.asnumpy())
+
+
+# --- an NPU --------------------------------------------------------------------------------------
+
+TOLD = """
+import torch
+from timm.data import create_dataset, create_loader
+from timm.data.loader import PrefetchLoader
+from timm.utils import NativeScaler
+from timm import utils
+
+def main(args):
+    loader = create_loader(
+        create_dataset("", root=args.data),
+        input_size=(3, 224, 224),
+        batch_size=8,
+    )
+    other = PrefetchLoader(loader, fp16=True)
+    scalers = [NativeScaler(), utils.NativeScaler(), NativeScaler(device="cuda")]
+    last = create_loader(*args.all)
+    mine = create_loader(loader, (3, 4, 4), 8, device=torch.device(args.device))
+    return other, scalers, last, mine
+"""
+
+
+def test_what_of_timm_chooses_cuda_is_told_the_device() -> None:
+    found = ported(TOLD, load_target("torch_npu"))
+    assert 'batch_size=8, device=torch.device("npu"),\n    )' in found.text
+    assert 'PrefetchLoader(loader, fp16=True, device=torch.device("npu"))' in found.text
+    assert found.text.count('NativeScaler(device="npu")') == 3
+    assert "create_loader(*args.all)" in found.text
+    assert "8, device=torch.device(args.device))" in found.text
+    said = {e.line: e.effect for e in found.edits if e.rule == "timm"}
+    assert sorted(said) == [9, 14, 15]
+    assert "up to 0.6" in said[9]
+    assert "up to 1.0.9" in said[15]
