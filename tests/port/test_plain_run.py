@@ -117,6 +117,106 @@ def test_a_fabric_is_asked_for_its_strategy(tmp_path: Path) -> None:
         port.fabric.Fabric(plugins=["one"])
 
 
+# --- networks ------------------------------------------------------------------------------------
+
+NORMS = f"""
+import torch
+from torch import nn
+import torch.nn.functional as F
+{NUMBERS}
+class Channels(nn.LayerNorm):
+    def __init__(self, normalized_shape, eps=1e-2):
+        super().__init__(normalized_shape, eps=eps)
+    def forward(self, x):
+        x = x.permute(0, 2, 3, 1)
+        x = F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+        return x.permute(0, 3, 1, 2)
+
+class Kept(nn.LayerNorm):
+    def forward(self, x):
+        kind = x.dtype
+        return super().forward(x.float()).type(kind)
+
+class Bare(nn.LayerNorm):
+    def __init__(self, dim):
+        super().__init__([dim, dim], elementwise_affine=False)
+
+def make(norm_layer, *given, **named):
+    return norm_layer(*given, **named)
+
+x = numbers(2, 3, 4, 4) * 0.01
+made = [make(Channels, 3)(x), make(Kept, 4)(x), make(Kept, (4, 4), eps=1e-3)(x), make(Bare, 4)(x)]
+made.append(list(make(Kept, 4).normalized_shape))
+layer = make(Channels, 3)
+layer.weight.data.fill_(2.0)
+made += [layer(x), layer.eps, [p.numel() for p in layer.parameters()]]
+made.append(len(layer.state_dict()))
+"""
+
+
+def test_a_norm_that_a_script_derives_takes_torchs_arguments(tmp_path: Path) -> None:
+    beside(NORMS, tmp_path)
+
+
+DERIVED = f"""
+import torch
+from torch import nn
+{NUMBERS}
+class Line(nn.Linear):
+    pass
+class Lines(nn.Linear):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+class Whole(nn.GroupNorm):
+    def __init__(self, num_channels, **kwargs):
+        super().__init__(1, num_channels, **kwargs)
+class Shares(nn.Softmax):
+    pass
+class Largest(nn.MaxPool2d):
+    pass
+class Mean(nn.AvgPool2d):
+    pass
+class Lost(nn.Dropout):
+    pass
+class Batch(nn.BatchNorm2d):
+    def forward(self, x):
+        return super().forward(x) * 2
+class Batches(nn.BatchNorm1d):
+    def __init__(self, *args, **kwargs):
+        super().__init__(*args, **kwargs)
+
+def make(layer, *args, **kwargs):
+    return layer(*args, **kwargs)
+
+def filled(net):
+    for p in net.parameters():
+        p.data.copy_(torch.linspace(-1.0, 1.0, p.numel()).view(p.shape))
+    return net
+
+x, rows = numbers(2, 4, 6, 6), numbers(3, 4)
+made = [filled(make(Line, 4, 2, bias=False))(rows)]
+made.append(filled(make(Lines, in_features=4, out_features=3))(rows))
+made += [filled(make(Whole, 4, eps=1e-2))(x), make(Whole, 4, affine=False)(x)]
+made += [make(Shares, dim=1)(x), make(Shares)(rows)]
+made += [make(Largest, 2)(x), make(Largest, 3, stride=2, padding=1)(x)]
+made += [make(Mean, 2)(x), make(Mean, 3, 1)(x)]
+made.append(make(Lost, p=0.5, inplace=True).eval()(rows))
+made.append(float((make(Lost, 0.9).train()(torch.ones(400)) == 0).float().mean()) > 0.7)
+pairs = [(filled(make(Batch, 4, momentum=0.3, eps=1e-2)), x), (make(Batches, 4, 1e-2, 0.2), rows)]
+for norm, seen in pairs:
+    made.append(norm.train()(seen))
+    made.append(norm.eval()(seen * 2))
+    made += [norm.running_mean, norm.running_var]
+    made.append(isinstance(norm, (nn.BatchNorm1d, nn.BatchNorm2d)))
+"""
+
+
+@pytest.mark.filterwarnings("ignore:Implicit dimension")
+def test_layers_that_a_script_derives_take_torchs_arguments(tmp_path: Path) -> None:
+    found = beside(DERIVED, tmp_path)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+
+
 # --- packages ------------------------------------------------------------------------------------
 
 ASKED_OF = """
