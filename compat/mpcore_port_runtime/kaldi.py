@@ -14,7 +14,13 @@ from mindspore import Tensor
 __all__ = ["fbank", "get_mel_banks", "mfcc", "spectrogram"]
 
 _LEAST = float(np.finfo(np.float32).eps)
-_FRAMES = ("blackman_coeff", "dither", "energy_floor", "preemphasis_coefficient", "raw_energy")
+_FRAMES: tuple[str, ...] = (
+    "blackman_coeff",
+    "dither",
+    "energy_floor",
+    "preemphasis_coefficient",
+    "raw_energy",
+)
 _FRAMES += ("remove_dc_offset", "snip_edges", "window_type")
 _SIZES = ("channel", "frame_length", "frame_shift", "round_to_power_of_two", "sample_frequency")
 _USUAL: dict[str, Any] = {

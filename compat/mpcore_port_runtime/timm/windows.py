@@ -51,7 +51,7 @@ def _apart_by(high: int, wide: int) -> np.ndarray[Any, Any]:
     rows, columns = (one.reshape(-1) for one in np.mgrid[:high, :wide])
     down = rows[:, None] - rows[None, :] + high - 1
     along = columns[:, None] - columns[None, :] + wide - 1
-    return (down * (2 * wide - 1) + along).astype(np.int64)
+    return np.asarray(down * (2 * wide - 1) + along, np.int64)
 
 
 class WindowAttention(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
