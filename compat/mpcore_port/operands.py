@@ -6,6 +6,9 @@ from typing import Any
 
 import libcst as cst
 
+from mpcore_port.names import code_of
+from mpcore_port.refusals import parses
+
 __all__ = ["as_operand"]
 
 _LOOSE = (cst.IfExp, cst.Lambda, cst.NamedExpr)
@@ -34,6 +37,8 @@ def as_operand(old: Any, new: Any, parent: Any) -> Any:
     """
     if not isinstance(new, cst.BaseExpression) or new.lpar:
         return new
+    if getattr(old, "lpar", ()) and parses(code_of(new)):  # a chain over several lines
+        return new.with_changes(lpar=old.lpar, rpar=old.rpar)
     if _strength(new) >= _asked(old, parent) or _strength(old) < _asked(old, parent):
         return new
     return new.with_changes(lpar=[cst.LeftParen()], rpar=[cst.RightParen()])

@@ -32,6 +32,7 @@ _PARTS = (
     "fabric",
     "horovod",
     "inits",
+    "kaldi",
     "lightning",
     "metrics",
     "named_schedules",

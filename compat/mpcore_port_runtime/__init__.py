@@ -13,12 +13,14 @@ from mpcore_port_runtime import distributions as distributions
 from mpcore_port_runtime import edges as edges
 from mpcore_port_runtime import fabric as fabric
 from mpcore_port_runtime import far_labels as far_labels
+from mpcore_port_runtime import heirs as heirs
 from mpcore_port_runtime import held_optimizers as held_optimizers
 from mpcore_port_runtime import horovod as horovod
 from mpcore_port_runtime import hub as hub
 from mpcore_port_runtime import indexing as indexing
 from mpcore_port_runtime import initial_numbers as initial_numbers
 from mpcore_port_runtime import inits as inits
+from mpcore_port_runtime import kaldi as kaldi
 from mpcore_port_runtime import kinds_joined as kinds_joined
 from mpcore_port_runtime import layer_paddings as layer_paddings
 from mpcore_port_runtime import layer_words as layer_words

@@ -30,6 +30,7 @@ __all__ = [
     "data_parallel",
     "destroy_process_group",
     "device",
+    "device_capability",
     "device_count",
     "device_name",
     "device_of",
@@ -188,16 +189,27 @@ def device_name(_: Any = None) -> str:
     return str(ms.get_context("device_target"))
 
 
+_CAPABILITY = (8, 0)
+"""Of a CUDA device with bfloat16 and without float8, which Ascend 910B is nearest to."""
+
+
+def device_capability(_: Any = None) -> tuple[int, int]:
+    """Return what scripts choose kinds of numbers by; the same for every device of MindSpore."""
+    return _CAPABILITY
+
+
 class _Properties:
     """What is known of a device; anything else of torch's raises NotImplementedError."""
 
     def __init__(self, name: str, total_memory: int, free_memory: int) -> None:
         self.name, self.total_memory, self.free_memory = name, total_memory, free_memory
+        self.major, self.minor = _CAPABILITY
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):
             raise AttributeError(name)
-        msg = f"`{name}` is not known of a device of MindSpore: name and total_memory are"
+        known = "name, total_memory, major and minor are"
+        msg = f"`{name}` is not known of a device of MindSpore: {known}"
         raise NotImplementedError(msg)
 
 

@@ -41,7 +41,21 @@ from mpcore_port_runtime.training import (
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-__all__ = ["Fabric", "FabricLoader", "FabricOptimizer", "seed_everything"]
+__all__ = [
+    "BitsandbytesPrecision",
+    "DeepSpeedStrategy",
+    "FSDPStrategy",
+    "Fabric",
+    "FabricLoader",
+    "FabricOptimizer",
+    "ModelParallelStrategy",
+    "SingleDeviceXLAStrategy",
+    "TransformerEnginePrecision",
+    "XLAFSDPStrategy",
+    "XLAPrecision",
+    "XLAStrategy",
+    "seed_everything",
+]
 
 _NAMES = {
     16: "16-mixed",
@@ -54,6 +68,74 @@ _NAMES = {
 _PRECISIONS = ("16-mixed", "bf16-mixed", "32-true")
 _STRATEGIES = ("auto", "ddp", "ddp_find_unused_parameters_true", "dp", "single_device")
 _ONE = ("auto", -1, 1, "-1", "1", None)
+
+
+class _NotHere:
+    """What several devices, or CUDA's and XLA's kernels, would take."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        msg = f"`{type(self).__name__}` is not for one Ascend device: leave it out"
+        raise NotImplementedError(msg)
+
+
+class FSDPStrategy(_NotHere):
+    """lightning.fabric.strategies.FSDPStrategy."""
+
+
+class DeepSpeedStrategy(_NotHere):
+    """lightning.fabric.strategies.DeepSpeedStrategy."""
+
+
+class ModelParallelStrategy(_NotHere):
+    """lightning.fabric.strategies.ModelParallelStrategy."""
+
+
+class XLAStrategy(_NotHere):
+    """lightning.fabric.strategies.XLAStrategy."""
+
+
+class XLAFSDPStrategy(_NotHere):
+    """lightning.fabric.strategies.XLAFSDPStrategy."""
+
+
+class SingleDeviceXLAStrategy(_NotHere):
+    """lightning.fabric.strategies.SingleDeviceXLAStrategy."""
+
+
+class BitsandbytesPrecision(_NotHere):
+    """lightning.fabric.plugins.BitsandbytesPrecision."""
+
+
+class XLAPrecision(_NotHere):
+    """lightning.fabric.plugins.XLAPrecision."""
+
+
+class TransformerEnginePrecision(_NotHere):
+    """lightning.fabric.plugins.TransformerEnginePrecision."""
+
+
+class _Precision:
+    """What a strategy says of its precision."""
+
+    def __init__(self, precision: str) -> None:
+        self.precision = precision
+
+
+class _OneDevice:
+    """The strategy of one device.
+
+    Attributes:
+        precision: whose ``precision`` is its name, as "bf16-mixed".
+    """
+
+    def __init__(self, precision: str) -> None:
+        self.precision = _Precision(precision)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        msg = f"`{name}` is not known of the strategy of one device: its precision is"
+        raise NotImplementedError(msg)
 
 
 class Fabric:
@@ -92,6 +174,11 @@ class Fabric:
     world_size = 1
     global_rank = local_rank = node_rank = 0
     is_global_zero = True
+
+    @property
+    def strategy(self) -> _OneDevice:
+        """That of one device."""
+        return _OneDevice(self.precision)
 
     @property
     def logger(self) -> Any:

@@ -248,8 +248,15 @@ def scaled_dot_product_attention(
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> Any:
-    """Return attention written out: (..., L, E), (..., S, E), (..., S, Ev) to (..., L, Ev)."""
+    """Return attention written out: (..., L, E), (..., S, E), (..., S, Ev) to (..., L, Ev).
+
+    With ``enable_gqa`` each head of ``key`` and ``value`` serves several of ``query``.
+    """
+    if enable_gqa:
+        heads = query.shape[-3]
+        key, value = (one.repeat_interleave(heads // one.shape[-3], -3) for one in (key, value))
     factor = 1.0 / math.sqrt(query.shape[-1]) if scale is None else scale
     scores = ops.matmul(query, key.swapaxes(-2, -1)) * factor
     if is_causal:

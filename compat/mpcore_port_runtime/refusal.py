@@ -21,8 +21,8 @@ def only(name: str, value: Any, *allowed: Any) -> None:
 class _Refused:
     """Raises, with the reason, as soon as it is used."""
 
-    def __init__(self, reason: str) -> None:
-        self.__dict__["reason"] = reason
+    def __init__(self, reason: str, has_instances: bool = True) -> None:
+        self.__dict__.update(reason=reason, has_instances=has_instances)
 
     def _raise(self, *_: Any, **__: Any) -> NoReturn:
         raise NotImplementedError(self.__dict__["reason"])
@@ -31,6 +31,14 @@ class _Refused:
         if name.startswith("__") and name not in ("__name__", "__qualname__"):
             raise AttributeError(name)
         self._raise()
+
+    def __instancecheck__(self, _: Any) -> bool:
+        """Return False where nothing can be an instance: no class of that package is ported."""
+        if self.__dict__["has_instances"]:
+            self._raise()
+        return False
+
+    __subclasscheck__ = __instancecheck__
 
     def __mro_entries__(self, _: tuple[object, ...]) -> tuple[type]:
         """Let a class be made of it: making an instance raises."""
@@ -45,6 +53,9 @@ for _name in (  # what a value can be asked, so that no answer is a wrong one
     setattr(_Refused, f"__{_name}__", _Refused._raise)
 
 
-def refused(reason: str) -> Any:
-    """Return what raises NotImplementedError with ``reason`` when it is called or looked into."""
-    return _Refused(reason)
+def refused(reason: str, has_instances: bool = True) -> Any:
+    """Return what raises NotImplementedError with ``reason`` when it is called or looked into.
+
+    Without ``has_instances`` it may be asked whether something is an instance: nothing is.
+    """
+    return _Refused(reason, has_instances)

@@ -671,7 +671,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
         "dropout_p": ["0.0", "0"],
         "is_causal": _FLAG,
         "scale": ["0.3"],
-        "enable_gqa": ["False"],
+        "enable_gqa": _FLAG,
     },
     "torch.nn.functional.pad": {
         "input": ["seq", "im"],

@@ -373,9 +373,10 @@ def main(folder: str, of_older: str) -> None:
         older(torch, of_older, data)
         to.write_text(json.dumps(data) + "\n", encoding="utf-8")
         return
-    from timm_networks import LAYERS, TRANSFORMERS
+    from timm_networks import HEADS, LAYERS, PADDED, TRANSFORMERS, WINDOWS
 
     data |= {"layers": networks(LAYERS), "transformers": networks(TRANSFORMERS)}
+    data |= {"heads": networks(HEADS), "windows": networks(WINDOWS), "padded": networks(PADDED)}
     data |= {"schedules": schedules(torch), "settings": settings(torch), "losses": losses(torch)}
     data |= {"loop": loop(torch), "training": training(), "pictures": pictures()}
     data |= {"configs": configs(), "groups": groups(torch)}

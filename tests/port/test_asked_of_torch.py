@@ -11,7 +11,7 @@ SHOWN = (
     "print('cuda', torch.version.cuda or 'none', torch.version.git_version)",
     'logger.info(f"cuda {torch.version.cuda} {torch.__config__.show()}")',
     "print('cuda %s' % torch.version.cuda)",
-    "print('cuda {}'.format(torch.cuda.get_device_capability()))",
+    "print('cuda {}'.format(torch.cuda.get_arch_list()))",
     "print(torch.backends.cudnn.enabled, torch.get_num_threads())",
     "raise RuntimeError(f'no {torch.version.cuda}')",
     "assert net, f'no {torch.version.cuda}'",
@@ -29,11 +29,11 @@ def test_what_is_only_printed_may_be_something_else(line):
 
 DECIDES = (
     "if torch.version.cuda:\n    lr = 0.1",
-    "half = torch.cuda.get_device_capability()[0] >= 8",
+    "half = len(torch.cuda.get_arch_list()) >= 8",
     "lr = 0.1 if torch.backends.cudnn.benchmark_limit else 0.2",
     "torch.backends.cudnn.benchmark = flag = True\nlr = torch.backends.cudnn.benchmark * 0.1",
     "cuda = torch.version.cuda",  # another file may ask for it
-    "print(torch.cuda.get_device_capability()[0])",
+    "print(torch.cuda.get_arch_list()[0])",
     "print(f'{torch.version.cuda:>4}')",
     "def say():\n    found = torch.version.cuda\n    print(found)\n    return found",
     "print(scale(torch.version.cuda))",

@@ -189,12 +189,10 @@ def test_float16_on_a_cpu_is_bfloat16() -> None:
 @pytest.mark.parametrize(
     ("line", "why"),
     [
-        ("fabric.strategy.precision", "there is no strategy"),
         ('fabric.call("on_end")', "there are no callbacks"),
         ('fabric.save("f", {}, filter={})', "save the parts"),
         ("fabric.something_else()", "the port's Fabric has no such"),
         ("Fabric(callbacks=[made])", "call them in the loop"),
-        ("Fabric(plugins=made)", "leave it out"),
     ],
 )
 def test_what_is_not_there_is_refused_by_its_line(line: str, why: str) -> None:

@@ -131,6 +131,7 @@ STAYS = {
     "imports": "from torch import nn\nimport torch.amp\nfrom .cuda import amp\n",
     "names": "import torch\nfrom mine import cuda\ncuda.is_available()\ntorch.autocast('cpu')\n",
     "settings": "import torch\nallowed = torch.backends.cudnn.benchmark\n",
+    "timm": "from mine.timm.data import create_loader\ncreate_loader(data, (3, 8, 8), 4)\n",
     "null contexts": "import torch\nwith torch.no_grad():\n    pass\n",
     "device strings": '"""cuda"""\na = b"cuda"\nb = args["cuda"]\nc = "cuda is here"\n',
     "device methods": "def cuda():\n    pass\n\n\ncuda()\nargs.cuda = cuda\n",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-__all__ = ["LAYERS", "OLDER", "TRANSFORMERS"]
+__all__ = ["HEADS", "LAYERS", "OLDER", "PADDED", "TRANSFORMERS", "WINDOWS"]
 
 _HEAD = """
 from functools import partial
@@ -190,4 +190,72 @@ def go():
     train(Pooled(**settings), picture)
     train(Pooled(pooled=True, **settings), picture)
     names.pop()  # a norm that is put in stands where timm has it now
+"""
+
+HEADS = f"""{_HEAD}
+from timm.models.layers import ClassifierHead, SelectAdaptivePool2d, create_classifier
+from timm.layers import select_adaptive_pool2d
+from timm.models.cait import ClassAttn
+from timm.models.fx_features import register_notrace_module, register_notrace_function
+from timm.models.layers import _assert
+
+@register_notrace_module
+class Pooled(nn.Module):
+    def __init__(self, **kwargs):
+        super().__init__()
+        self.pool = SelectAdaptivePool2d(**kwargs)
+        self.last = nn.Linear(3 * self.pool.feat_mult(), 2)
+    def forward(self, x):
+        _assert(x.ndim == 4, "no picture")
+        return self.last(self.pool(x))
+
+@register_notrace_function
+def made_smaller(x, kind):
+    return select_adaptive_pool2d(x, kind, 2).view(-1).tolist()
+
+def go():
+    train(ClassifierHead(3, 4), picture)
+    train(ClassifierHead(3, 4, pool_type="catavgmax", drop_rate=0.0), picture)
+    train(ClassifierHead(3, 4, "avgmax", use_conv=True), picture)
+    made.append(ClassifierHead(3, 0, "")(picture).reshape(-1).tolist())
+    for kind in ("fast", "avg", "max", "avgmax", "catavgmax"):
+        train(Pooled(pool_type=kind, flatten=True), picture)
+    for kind in ("avg", "max", "avgmax", "catavgmax"):
+        made.append(made_smaller(picture, kind))
+    pool, last = create_classifier(3, 2)
+    made.append(filled(last)(pool(picture)).detach().view(-1).tolist())
+    train(ClassAttn(8, 2, qkv_bias=True), rows)
+"""
+
+WINDOWS = f"""{_HEAD}
+from timm.models.swin_transformer import SwinTransformerBlock, WindowAttention
+from timm.models.swin_transformer import window_partition, window_reverse
+
+flat = False  # True for timm up to 0.8
+places = torch.cos(torch.arange(2 * 4 * 8 * 6).float()).view(2, 4, 8, 6)
+rate = {{"drop": 0.0}} if flat else {{"proj_drop": 0.0}}
+
+class Stage(nn.Module):
+    def __init__(self, flat, size=(4, 8), **kwargs):
+        super().__init__()
+        self.flat = flat
+        self.blocks = nn.Sequential(*[
+            SwinTransformerBlock(6, size, 2, window_size=4, shift_size=by, **rate, **kwargs)
+            for by in (0, 2)])
+    def forward(self, x):
+        return self.blocks(x.flatten(1, 2) if self.flat else x)
+
+def go():
+    train(Stage(flat), places)
+    train(Stage(flat, (8, 8), mlp_ratio=2.0, qkv_bias=False),
+          torch.cat((places, -places), 1))
+    train(WindowAttention(6, 2, window_size=(2, 3)), places[:, :2, :3].reshape(2, 6, 6))
+    cut = window_partition(places, 4 if flat else (4, 4))
+    made.append(cut.reshape(-1).tolist())
+    made.append(window_reverse(cut, 4 if flat else (4, 4), 4, 8).reshape(-1).tolist())
+"""
+
+PADDED = f"""{WINDOWS}
+def go():
+    train(Stage(flat, (6, 5)), torch.cat((places, places), 1)[:, :6, :5])
 """

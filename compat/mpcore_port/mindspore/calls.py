@@ -242,6 +242,7 @@ def _bind(row: Mapping, call: cst.Call) -> _Bound:
                 raise Refused(msg)
             bound.extra.append(arg)
         elif arg.keyword is not None:
+            _judge_word(row, arg.keyword.value)
             bound.given[arg.keyword.value] = arg
         elif place < len(placed):
             bound.given[placed[place].name] = arg
@@ -251,6 +252,15 @@ def _bind(row: Mapping, call: cst.Call) -> _Bound:
         else:
             bound.extra.append(arg)
     return bound
+
+
+def _judge_word(row: Mapping, word: str) -> None:
+    """Refuse what a class of a package has no parameter for: the script changed the package."""
+    if not row.params or row.name.startswith("torch."):
+        return
+    if word not in {param.name for param in row.params} | set(row.keywords) | set(row.drop):
+        msg = f"{row.name} has no parameter `{word}`: the port has that package as it is published"
+        raise Refused(msg)
 
 
 def _takes_torchs(row: Mapping) -> bool:

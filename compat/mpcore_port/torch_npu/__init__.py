@@ -37,6 +37,7 @@ from mpcore_port.torch_npu.settings import (
     Settings,
 )
 from mpcore_port.torch_npu.tables import apis
+from mpcore_port.torch_npu.timm_devices import TimmDevices
 
 if TYPE_CHECKING:
     from mpcore_port.rule import Rule
@@ -73,6 +74,7 @@ def rules(options: Options) -> list[list[Rule]]:
             AutocastQuery(),
             Fused(),
             Group(),
+            TimmDevices(),
             Profiler(),
             RefusedCalls(),
             OneDevice(),

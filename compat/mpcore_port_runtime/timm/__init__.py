@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mpcore_port_runtime.timm.augments import *  # noqa: F403
 from mpcore_port_runtime.timm.builders import *  # noqa: F403
+from mpcore_port_runtime.timm.heads import *  # noqa: F403
 from mpcore_port_runtime.timm.helpers import *  # noqa: F403
 from mpcore_port_runtime.timm.layers import *  # noqa: F403
 from mpcore_port_runtime.timm.loaders import *  # noqa: F403
@@ -14,3 +15,4 @@ from mpcore_port_runtime.timm.registry import *  # noqa: F403
 from mpcore_port_runtime.timm.saving import *  # noqa: F403
 from mpcore_port_runtime.timm.schedules import *  # noqa: F403
 from mpcore_port_runtime.timm.vision_transformer import *  # noqa: F403
+from mpcore_port_runtime.timm.windows import *  # noqa: F403

@@ -24,6 +24,7 @@ __all__ = [
     "load_pretrained",
     "make_divisible",
     "named_apply",
+    "overlay_external_default_cfg",
 ]
 
 _USUAL: dict[str, Any] = {
@@ -121,6 +122,15 @@ def load_pretrained(model: Any, *_: Any, **__: Any) -> None:
     """
     del model
     raise NotImplementedError(_NO_WEIGHTS)
+
+
+def overlay_external_default_cfg(default_cfg: dict[str, Any], kwargs: dict[str, Any]) -> None:
+    """Put a setting ``external_default_cfg`` over a network's own, as timm 0.5.4 has it."""
+    over = kwargs.pop("external_default_cfg", None)
+    if over:
+        for name in ("url", "hf_hub"):
+            default_cfg.pop(name, None)
+        default_cfg.update(over)
 
 
 def named_apply(

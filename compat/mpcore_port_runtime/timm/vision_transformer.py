@@ -19,9 +19,22 @@ from mpcore_port_runtime import inits, torch_nn
 from mpcore_port_runtime.others import DropPath
 from mpcore_port_runtime.refusal import only
 from mpcore_port_runtime.resizing import interpolate
-from mpcore_port_runtime.timm.layers import Attention, LayerScale, Mlp, PatchEmbed
+from mpcore_port_runtime.timm.layers import (
+    Attention,
+    LayerScale,
+    Mlp,
+    PatchEmbed,
+    lecun_normal_,
+)
 
-__all__ = ["Block", "VisionTransformer", "resample_abs_pos_embed", "resize_pos_embed"]
+__all__ = [
+    "Block",
+    "VisionTransformer",
+    "init_vit_weights",
+    "init_weights_vit_timm",
+    "resample_abs_pos_embed",
+    "resize_pos_embed",
+]
 
 _POOLS = ("token", "", "avg", "avgmax", "max")
 _NORM = partial(torch_nn.LayerNorm, eps=1e-6)
@@ -335,6 +348,50 @@ def _only_usual(others: dict[str, Any]) -> None:
         else:
             msg = f"VisionTransformer.__init__() got an unexpected keyword argument {name!r}"
             raise TypeError(msg)
+
+
+def init_weights_vit_timm(module: Any, name: str = "") -> None:
+    """Give one layer's weights the values that timm starts from."""
+    del name
+    if isinstance(module, nn.Dense):
+        inits.trunc_normal_(module.weight, std=0.02)
+        if module.bias is not None:
+            inits.zeros_(module.bias)
+
+
+def init_vit_weights(
+    module: Any, name: str = "", head_bias: float = 0.0, jax_impl: bool = False
+) -> None:
+    """Give one layer's weights the values that timm 0.5 starts from."""
+    if isinstance(module, nn.Dense):
+        _init_linear(module, name, head_bias, jax_impl)
+    elif jax_impl and isinstance(module, nn.Conv2d):
+        lecun_normal_(module.weight)
+        if module.bias is not None:
+            inits.zeros_(module.bias)
+    elif isinstance(module, (nn.LayerNorm, nn.GroupNorm, nn.BatchNorm2d)):
+        for word, fill in (("beta", inits.zeros_), ("gamma", inits.ones_)):
+            if (held := getattr(module, word)) is not None:
+                fill(held)
+
+
+def _init_linear(module: Any, name: str, head_bias: float, jax_impl: bool) -> None:
+    if name.startswith("head"):
+        inits.zeros_(module.weight)
+        inits.constant_(module.bias, head_bias)
+        return
+    if name.startswith("pre_logits"):
+        lecun_normal_(module.weight)
+    elif jax_impl:
+        inits.xavier_uniform_(module.weight)
+    else:
+        inits.trunc_normal_(module.weight, std=0.02)
+    if module.bias is None:
+        return
+    if jax_impl and "mlp" in name and not name.startswith("pre_logits"):
+        inits.normal_(module.bias, std=1e-6)
+    else:
+        inits.zeros_(module.bias)
 
 
 def resample_abs_pos_embed(

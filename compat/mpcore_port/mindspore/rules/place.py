@@ -224,6 +224,10 @@ _PLACES = (
         "torch.nn.init.trunc_normal_",
     ),
     (re.compile(r"^timm\.(?:models\.)?layers(?:\.(?!models)\w+)?\.(\w+)$"), r"timm.layers.\1"),
+    (
+        re.compile(r"^timm\.models\.(?:_?features_fx|fx_features)\.(register_notrace_\w+)$"),
+        r"timm.layers.\1",
+    ),
     (  # what timm's networks themselves take from its layers
         re.compile(r"^timm\.models\.\w+\.((?:Patch|Drop)\w+|(?:Conv)?Mlp|Attention|to_\dtuple)$"),
         r"timm.layers.\1",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from dataclasses import replace
+from functools import lru_cache
 from typing import TYPE_CHECKING, Any, ClassVar
 
 import libcst as cst
@@ -118,6 +119,17 @@ def _is_known(name: str | None, node: cst.BaseExpression, at: At) -> bool:
 
 def _no_equal(name: str) -> str:
     return next((text for head, text in _ADVICE.items() if name.startswith(head)), _UNKNOWN)
+
+
+@lru_cache(maxsize=1)
+def _ported_roots() -> frozenset[str]:
+    """Return the packages of which a row of any table is."""
+    return frozenset(name.partition(".")[0] for file in FILES for name in table(file))
+
+
+def _is_all_foreign(small: cst.Import | cst.ImportFrom) -> bool:
+    """Return whether nothing of the packages that are imported is ported."""
+    return not {name.partition(".")[0] for name in imported(small)} & _ported_roots()
 
 
 def _foreign(small: cst.Import | cst.ImportFrom) -> str:
@@ -896,7 +908,9 @@ class ImportRule(PortRule):
         # An import of its own: this line may stand before all others.
         source = "from mpcore_port_runtime.refusal import refused as _refused"
         lines: list[Any] = [cst.parse_statement(source)]
-        stub = f"_refused({json.dumps(text)})"
+        # nothing that a script holds is of a class of a package that no row is of
+        none = ", has_instances=False" if not lacking and _is_all_foreign(small) else ""
+        stub = f"_refused({json.dumps(text)}{none})"
         expected = failure_is_expected(old, at)
         kept = bound_before(old, at) if expected else frozenset()
         for alias in small.names:  # type: ignore[union-attr]  # no star
