@@ -166,6 +166,8 @@ class LayerNorm(nn.LayerNorm):  # type: ignore[misc]
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         nn.Cell.__init__(self)  # nn.LayerNorm always makes both
         self.normalized_shape, self.epsilon = as_tuple(normalized_shape), eps

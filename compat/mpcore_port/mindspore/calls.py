@@ -275,6 +275,8 @@ def _takes_torchs(row: Mapping) -> bool:
         row.bare,
     )
     own = {param.name for param in (sign.params if sign is not None else row.params)}
+    if set(row.drop) - {"device", "dtype"} and not row.stars:  # `inplace` is none of its words
+        return False
     return bool(row.to) and sign is not None and not any(other) and not own & set(row.keywords)
 
 
