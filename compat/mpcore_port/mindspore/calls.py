@@ -439,7 +439,9 @@ def _as_float(value: cst.BaseExpression) -> cst.BaseExpression:
 
 def _as_tuple(value: cst.List) -> cst.BaseExpression:
     inside = code_of(value).strip()[1:-1].strip().rstrip(",")
-    return expression(f"({inside},)" if len(value.elements) == 1 else f"({inside})")
+    if len(value.elements) == 1:  # every axis's in torch
+        return value.elements[0].value
+    return expression(f"({inside})")
 
 
 def _separated(args: list[cst.Arg], old: Sequence[cst.Arg]) -> list[cst.Arg]:
