@@ -195,6 +195,11 @@ class Embedding(nn.Embedding):  # type: ignore[misc]
             padding_idx = rows + padding_idx
         super().__init__(rows, int(embedding_size), *args, padding_idx=padding_idx, **more)
 
+    @property
+    def weight(self) -> Any:
+        """Its rows, by torch's name."""
+        return self.embedding_table
+
     def construct(self, ids: Any) -> Any:
         """Return (*ids.shape, features)."""
         rows = super().construct(ids)

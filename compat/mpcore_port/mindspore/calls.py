@@ -59,7 +59,7 @@ def map_call(
     """
     if row.refuse_all:
         raise Refused(row.refuse_all)
-    call = _in_order(row, call)
+    call = _in_order(row, _by_other_word(row, call))
     if row.renames_only and receiver is None:
         return call.with_changes(func=expression(row.to))
     if row.pack:
@@ -119,6 +119,22 @@ def _with_torchs(row: Mapping, to: str) -> Mapping:
         reason=row.reason,
         effect=row.effect,
     )
+
+
+_OTHER_WORDS = {"Tensor.scatter": ("value", "src"), "torch.scatter": ("value", "src")}
+"""Words of torch's other signature of the same name, and the usual one's."""
+
+
+def _by_other_word(row: Mapping, call: cst.Call) -> cst.Call:
+    """Return a call of another of torch's signatures, in the words of the usual one."""
+    other, usual = _OTHER_WORDS.get(row.name, ("", ""))
+    args = [
+        arg.with_changes(keyword=cst.Name(usual))
+        if arg.keyword is not None and arg.keyword.value == other
+        else arg
+        for arg in call.args
+    ]
+    return call.with_changes(args=args) if other else call
 
 
 def _in_order(row: Mapping, call: cst.Call) -> cst.Call:
