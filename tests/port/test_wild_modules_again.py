@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ports import FILLED, NUMBERS, beside, loaded, ported
+from .ports import FILLED, NUMBERS, beside, compare, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -89,3 +89,178 @@ def f(q, **more):
     assert [(edit.kind, edit.line) for edit in found.edits if edit.line == 3] == [("unproven", 3)]
     with pytest.raises(NotImplementedError, match="max_norm"):
         loaded(found.text, tmp_path)["f"](None, max_norm=1.0)
+
+
+LISTS = {
+    "one stride": """def layer(kernel, stride):
+    return nn.Conv2d(3, 4, kernel_size=kernel, stride=stride, padding=1)
+net = filled(layer((3, 3), [2]))
+made += [net(numbers(2, 3, 8, 8)), net.stride[0], net.kernel_size[0]]
+net = filled(nn.Conv2d(3, 4, kernel_size=3, stride=[2]))
+made += [net(numbers(2, 3, 8, 8)), net.stride[0]]
+""",
+    "lists": """def layer(kernel, stride):
+    return nn.Conv3d(3, 4, kernel_size=kernel, stride=stride, padding=[1, 0, 1])
+net = filled(layer([3, 1, 3], [2, 1, 1]))
+made += [net(numbers(2, 3, 8, 4, 4)), net.stride[0]]
+def pools(kernel, stride):
+    return nn.MaxPool2d(kernel, stride), nn.AvgPool2d(kernel, stride)
+for pool in pools([2, 2], [2, 1]):
+    made += [pool(numbers(1, 2, 4, 4)), pool.kernel_size[0], pool.stride[1]]
+""",
+}
+
+
+@pytest.mark.parametrize("name", LISTS)
+def test_sizes_of_layers_may_be_lists(name: str, tmp_path: Path) -> None:
+    beside(HEAD + LISTS[name], tmp_path)
+
+
+VIEWS = {
+    "parts under gradients": """w = nn.Parameter(numbers(4, 2))
+y = w * 2
+z = y[1:]
+z += 1
+z *= 3
+(y.pow(2).sum() + z.sum()).backward()
+made += [y, z, w.grad]
+""",
+    "parts in a network": """class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(3, 4)
+    def forward(self, x):
+        y = self.layer(x)
+        near = y[..., :2]
+        near *= 2
+        near += 1
+        far = y[..., 2:]
+        far *= 0.5
+        return y
+net = filled(Net())
+optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+loss = net(numbers(2, 3)).pow(2).sum()
+optimizer.zero_grad()
+loss.backward()
+optimizer.step()
+made += [loss, net.layer.weight.grad, net.layer.weight]
+""",
+    "copied views": """y = numbers(2, 3, 4)
+z = y.permute(0, 2, 1)
+z[:, 0] = 5.0
+z[0, 1] += 2.0
+made += [y * 1, z]
+u = y.transpose(1, 2).unsqueeze(0)
+u[0, 1, :, 0] = 9.0
+flat = numbers(3, 4)
+turned = flat.t()
+turned[...] = 2.0
+made += [y, u, flat, turned]
+""",
+}
+
+
+@pytest.mark.parametrize("name", VIEWS)
+def test_views_that_are_changed_change_their_tensor(name: str, tmp_path: Path) -> None:
+    beside(HEAD + VIEWS[name], tmp_path)
+
+
+IN_PLACE = """class Unit(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv2d(2, 2, 3, padding=1)
+        self.act = nn.ReLU(inplace=True)
+        self.block = nn.Sequential(nn.ReLU(True), nn.Conv2d(2, 2, 1))
+    def forward(self, x):
+        x = self.conv(x)
+{lines}
+net = filled(Unit())
+y = net(numbers(1, 2, 4, 4))
+y.pow(2).sum().backward()
+made += [y, net.conv.weight.grad]
+"""
+UNITS = {
+    "a layer": "out = self.act(x)\nout = self.conv(out)\nreturn out + x",
+    "beside it": "return x + self.act(x)",
+    "a row": "y = self.block(x)\nreturn x + y",
+    "a row beside it": "return x + self.block(x)",
+    "a function": "out = F.leaky_relu(x, 0.3, inplace=True)\nreturn self.conv(out) + x",
+    "a line of its own": "F.relu(x, inplace=True)\nreturn self.conv(x)",
+}
+
+
+@pytest.mark.parametrize("name", UNITS)
+def test_names_get_what_a_layer_in_place_gives(name: str, tmp_path: Path) -> None:
+    lines = "\n".join(f"        {line}" for line in UNITS[name].splitlines())
+    script = HEAD + IN_PLACE.format(lines=lines)
+    compare(script, ported(script).text, tmp_path, rtol=1e-4)  # sums of squares cancel
+
+
+def test_a_layer_in_place_on_what_callers_hold_is_named(tmp_path: Path) -> None:
+    script = HEAD + "act = nn.ReLU(True)\ndef f(x):\n    y = act(x)\n    return x + y\n"
+    found = beside(f"{script}made += [f(numbers(4))]\n", tmp_path)
+    assert any(e.kind == "unproven" and "a caller" in e.reason for e in found.edits)
+
+
+FUNCTIONS = {
+    "scattered numbers": """x = torch.zeros(2, 4)
+x.scatter_(1, torch.tensor([[0], [2]]), value=1)
+y = x.scatter(dim=1, index=torch.tensor([[1], [3]]), value=2)
+made += [x, y]
+""",
+    "the larger of two": """x = numbers(2, 3)
+made += [x.max(torch.zeros(2, 3)), x.min(x * 2), x.max(dim=1)[0], x.max()]
+""",
+    "modes": """x = torch.tensor([[1.0, 2.0, 2.0], [3.0, 3.0, 1.0]])
+made += [x.mode().values, x.mode(1)[0], x.mode(dim=-1, keepdim=True)[0]]
+""",
+    "losses of zeros": """a, b = torch.zeros(2, 3), torch.ones(2, 3)
+w = nn.Parameter(torch.cat([torch.zeros(1, 3), numbers(1, 3)]))
+signs = torch.tensor([1.0, -1.0])
+loss = F.cosine_embedding_loss(w, b, signs)
+loss.backward()
+made += [loss, w.grad, nn.CosineEmbeddingLoss(margin=0.2)(a, b, signs)]
+""",
+    "antialiased": """w = nn.Parameter(numbers(1, 2, 6, 7))
+small = F.interpolate(w, size=(3, 4), mode="bilinear", antialias=True)
+small.pow(2).sum().backward()
+cubic = F.interpolate(w, scale_factor=0.5, mode="bicubic", antialias=True, align_corners=False)
+made += [small, w.grad, cubic, F.interpolate(w, (9, 3), mode="bicubic", antialias=True)]
+""",
+    "rows that are there": """rows = numbers(4, 3)
+embedding = nn.Embedding.from_pretrained(rows, freeze=False)
+made += [embedding.weight, embedding(torch.tensor([1]))]
+""",
+    "places": """x = torch.zeros(4)
+x.index_put_((torch.tensor([0, 2]),), torch.tensor([1.0, 2.0]))
+made += [x * 1]
+x.index_put_((torch.tensor([0, 0]),), torch.tensor([1.0, 2.0]), accumulate=True)
+made += [x, x.index_put((torch.tensor([1]),), torch.tensor(5.0))]
+""",
+    "strided": """x = numbers(12)
+made += [x.as_strided((3, 4), (4, 1)), torch.as_strided(x, (3, 2), (1, 2), 1)]
+""",
+    "parts of axes": "made += [torch.unflatten(numbers(2, 6), 1, (2, -1))]\n",
+    "maxima and their places": """pool, back = nn.MaxPool2d(2, return_indices=True), nn.MaxUnpool2d(2)
+w = nn.Parameter(numbers(1, 2, 4, 4))
+y, places = pool(w)
+whole = back(y, places)
+whole.pow(2).sum().backward()
+made += [y, places, whole, w.grad]
+y, places = F.max_pool2d(numbers(1, 2, 5, 5), 3, 2, return_indices=True)
+made += [y, places, F.max_unpool2d(y, places, 3, 2, output_size=(5, 5))]
+""",
+    "sums that a quantizer could watch": """watched = nn.quantized.FloatFunctional()
+x = numbers(2, 3)
+made += [watched.add(x, x), watched.mul(x, x), watched.cat([x, x], dim=1)]
+made += [watched.add_relu(x, x), watched.add_scalar(x, 2.0), watched.mul_scalar(x, 3.0)]
+""",
+    "lists with gaps": """some = nn.ParameterList([nn.Parameter(numbers(2)), None])
+made += [some[0], some[1] is None, len(list(some.parameters())), len(some)]
+""",
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_functions_and_layers_give_torchs_numbers(name: str, tmp_path: Path) -> None:
+    beside(HEAD + FUNCTIONS[name], tmp_path)

@@ -17,7 +17,7 @@ from mpcore_port.names import code_of, expression
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Refused", "by_names", "map_call", "of_heirs"]
+__all__ = ["Refused", "by_names", "by_usual_words", "map_call", "of_heirs"]
 
 _ATOMS = (
     cst.Name,
@@ -59,7 +59,7 @@ def map_call(
     """
     if row.refuse_all:
         raise Refused(row.refuse_all)
-    call = _in_order(row, _by_other_word(row, call))
+    call = _in_order(row, by_usual_words(row, call))
     if row.renames_only and receiver is None:
         return call.with_changes(func=expression(row.to))
     if row.pack:
@@ -125,7 +125,7 @@ _OTHER_WORDS = {"Tensor.scatter": ("value", "src"), "torch.scatter": ("value", "
 """Words of torch's other signature of the same name, and the usual one's."""
 
 
-def _by_other_word(row: Mapping, call: cst.Call) -> cst.Call:
+def by_usual_words(row: Mapping, call: cst.Call) -> cst.Call:
     """Return a call of another of torch's signatures, in the words of the usual one."""
     other, usual = _OTHER_WORDS.get(row.name, ("", ""))
     args = [

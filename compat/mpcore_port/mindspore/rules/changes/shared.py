@@ -106,9 +106,8 @@ class SharedRule(PortRule):
             return None
         if is_kept_name(target, at) or is_live_name(target, at) or is_live_entry(target, at):
             return None
-        if isinstance(target, cst.Subscript) and (copied := _copied_view(target.value, at)):
-            if any(one.path == copied[0] for one in other_holders(target.value, old, at)):
-                return self._seen(copied, target, old, new, at)
+        if isinstance(target, cst.Subscript) and (copied := _copied_view(target.value, old, at)):
+            return self._seen(copied, target, old, new, at)
         if isinstance(target, cst.Subscript) and _is_taken(target, at):
             value = f"{code_of(target)} {operator_of(old)} ({code_of(old.value)})"
             return self._of_places_set(old, target, value, new, at)
@@ -168,9 +167,8 @@ class SharedRule(PortRule):
         if not isinstance(target, cst.Subscript):
             return None
         holders = other_holders(target.value, old, at)
-        if copied := _copied_view(target.value, at):
-            if any(one.path == copied[0] for one in holders):
-                return self._seen(copied, target, old, new, at)
+        if copied := _copied_view(target.value, old, at):
+            return self._seen(copied, target, old, new, at)
         copies = [one for one in holders if one.is_copy]
         views = [one for one in holders if one.is_view] if _is_taken(target, at) else []
         if copies or (views and records_a_pass(old, target.value, [old.value], at)):
@@ -422,8 +420,14 @@ _VIEWS = frozenset(
 )
 
 
-def _copied_view(name: Any, at: At) -> tuple[str, str] | None:
-    """Return ``y`` and ``.t()`` where a name is given ``y.t()`` alone, or the like; None of others."""
+def _copied_view(name: Any, place: cst.CSTNode, at: At) -> tuple[str, str] | None:
+    """Return ``y`` and ``.t()`` where a name is given ``y.t()`` alone, and y is read; or None."""
+    seen = _view_given(name, at)
+    holders = other_holders(name, place, at) if seen else []
+    return seen if seen and any(one.path == seen[0] for one in holders) else None
+
+
+def _view_given(name: Any, at: At) -> tuple[str, str] | None:
     found = at.names.given(name) if isinstance(name, cst.Name) else []
     made: Any = found[0].value if len(found) == 1 and found[0].kind == "value" else None
     if isinstance(made, cst.Subscript):
