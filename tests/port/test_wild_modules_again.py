@@ -241,7 +241,8 @@ made += [x, x.index_put((torch.tensor([1]),), torch.tensor(5.0))]
 made += [x.as_strided((3, 4), (4, 1)), torch.as_strided(x, (3, 2), (1, 2), 1)]
 """,
     "parts of axes": "made += [torch.unflatten(numbers(2, 6), 1, (2, -1))]\n",
-    "maxima and their places": """pool, back = nn.MaxPool2d(2, return_indices=True), nn.MaxUnpool2d(2)
+    "maxima and their places": """pool = nn.MaxPool2d(2, return_indices=True)
+back = nn.MaxUnpool2d(2)
 w = nn.Parameter(numbers(1, 2, 4, 4))
 y, places = pool(w)
 whole = back(y, places)
