@@ -51,12 +51,8 @@ def interpolate(
         raise ValueError(msg)
     if exact or recompute_scale_factor:
         factors = [None] * len(lengths)
-        if (
-            len(lengths) == 2
-            and not antialias
-            and mode in ("nearest", "bilinear")
-            and input.dtype != ms.float64
-        ):
+        plain = len(lengths) == 2 and not antialias and input.dtype != ms.float64
+        if plain and mode in ("nearest", "bilinear"):
             return _native(input, wanted, mode, align_corners)
     elif not antialias:
         _check_kept(lengths, wanted, mode)
