@@ -13,6 +13,7 @@ from mpcore_port_runtime import distributions as distributions
 from mpcore_port_runtime import edges as edges
 from mpcore_port_runtime import fabric as fabric
 from mpcore_port_runtime import far_labels as far_labels
+from mpcore_port_runtime import heirs as heirs
 from mpcore_port_runtime import held_optimizers as held_optimizers
 from mpcore_port_runtime import horovod as horovod
 from mpcore_port_runtime import hub as hub

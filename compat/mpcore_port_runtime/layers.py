@@ -170,7 +170,8 @@ class LayerNorm(nn.LayerNorm):  # type: ignore[misc]
         dtype: Any = None,
     ) -> None:
         nn.Cell.__init__(self)  # nn.LayerNorm always makes both
-        self.normalized_shape, self.epsilon = as_tuple(normalized_shape), eps
+        self.normalized_shape, self.epsilon = as_tuple(normalized_shape), float(eps)
+        self.eps, self.elementwise_affine = self.epsilon, bool(elementwise_affine)
         self.gamma = ms.Parameter(ops.ones(self.normalized_shape)) if elementwise_affine else None
         shifted = elementwise_affine and bias
         self.beta = ms.Parameter(ops.zeros(self.normalized_shape)) if shifted else None

@@ -265,3 +265,39 @@ made += [some[0], some[1] is None, len(list(some.parameters())), len(some)]
 @pytest.mark.parametrize("name", FUNCTIONS)
 def test_functions_and_layers_give_torchs_numbers(name: str, tmp_path: Path) -> None:
     beside(HEAD + FUNCTIONS[name], tmp_path)
+
+
+MADE_ANYWHERE = """class Norm(nn.LayerNorm):
+    def forward(self, x):
+        return super().forward(x.float()).type(x.dtype)
+class Written(nn.LayerNorm):
+    def forward(self, x):
+        return F.layer_norm(x, self.normalized_shape, self.weight, self.bias, self.eps)
+class Flat(nn.Linear):
+    def forward(self, x):
+        return F.linear(x, self.weight.to(x.dtype), self.bias)
+class Groups(nn.GroupNorm):
+    def forward(self, x):
+        return super().forward(x.float())
+class Rows(nn.Embedding):
+    pass
+class Off(nn.Dropout):
+    pass
+class Bend(nn.GELU):
+    pass
+class Slide(nn.Conv1d):
+    pass
+def make(kind, *args, **settings):
+    return filled(kind(*args, **settings))
+x, rows = numbers(2, 4, 4), torch.tensor([0, 1])
+made += [make(Norm, 4)(x), make(Norm, normalized_shape=[4, 4], eps=0.1)(x), Norm(4, eps=1)(x)]
+made += [make(Written, 4, 0.5)(x), make(Groups, 2, 4)(x), make(Groups, 2, 4, affine=False)(x)]
+made += [make(Flat, 4, 3)(x), make(Flat, 4, out_features=3, bias=False)(x), filled(Flat(4, 3))(x)]
+made += [make(Rows, 5, 3)(rows), make(Rows, 5, embedding_dim=3, padding_idx=0)(rows)]
+made += [make(Off, 0.0)(x), make(Bend)(x), make(Bend, approximate="tanh")(x)]
+made += [make(Slide, 4, 2, 3)(x), make(Flat, 4, 3).in_features, make(Written, 4).eps]
+"""
+
+
+def test_classes_without_an_init_are_made_by_torchs_arguments_anywhere(tmp_path: Path) -> None:
+    beside(HEAD + MADE_ANYWHERE, tmp_path)

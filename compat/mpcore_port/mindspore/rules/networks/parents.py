@@ -20,6 +20,14 @@ if TYPE_CHECKING:
 
 __all__ = ["ParentRule", "with_heir"]
 
+_WITH_TORCHS = {
+    "torch.nn.Dropout": "port.heirs.Dropout",
+    "torch.nn.Embedding": "port.heirs.Embedding",
+    "torch.nn.GELU": "port.heirs.GELU",
+    "torch.nn.Linear": "port.heirs.Linear",
+}
+"""Layers with torch's arguments that classes alone are made of."""
+
 _PLAIN = ("torch.nn.Module", "torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 
 
@@ -98,9 +106,13 @@ def _row(owner: cst.ClassDef, at: At) -> Mapping | None:
 
 
 def with_heir(row: Mapping, owner: cst.ClassDef) -> Mapping:
-    """Return a row with its class of torch's arguments as heir, where they are starred."""
-    others = set(row.given.values())
-    if row.heir or len(others) != 1 or not _is_starred(owner):
+    """Return a row with its class of torch's arguments as heir.
+
+    Who makes the class gives it torch's, in other files or by another name, where it has no
+    ``__init__`` of its own; and nobody knows what is starred.
+    """
+    others = set(row.given.values()) or {_WITH_TORCHS.get(row.name, "")}
+    if row.heir or len(others) != 1 or (_makes_itself(owner) and not _is_starred(owner)):
         return row
     (other,) = others
     return replace(row, heir=other) if other.rpartition(".")[2][:1].isupper() else row
