@@ -356,6 +356,7 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "torch.corrcoef": {"input": ["m", "bw"]},
     "torch.trapz": {"y": ["a"], "x": ["so[:a.shape[2]]"], "dx": ["0.5"]},
     "torch.trapezoid": {"y": ["a"], "x": ["so[:a.shape[2]]"], "dx": ["0.5"]},
+    "Tensor.renorm": {"p": ["2", "1"], "dim": ["0", "1"], "maxnorm": ["1.0", "2"]},
     "torch.renorm": {"p": ["2", "1"], "dim": ["0", "1"], "maxnorm": ["1.0", "2"]},
     "torch.take": {"index": ["j", "ix"]},
     "torch.take_along_dim": {"indices": ["j", "j[:1]"], "dim": ["1", "-1"]},

@@ -301,3 +301,54 @@ made += [make(Slide, 4, 2, 3)(x), make(Flat, 4, 3).in_features, make(Written, 4)
 
 def test_classes_without_an_init_are_made_by_torchs_arguments_anywhere(tmp_path: Path) -> None:
     beside(HEAD + MADE_ANYWHERE, tmp_path)
+
+
+OF_NONE = """w = nn.Parameter(numbers(3, 4))
+none = numbers(3, 4).sum(1) > 100
+def losses(x, y):
+    yield F.l1_loss(x, y, reduction="sum")
+    yield F.mse_loss(x, y, reduction="sum")
+    yield F.huber_loss(x, y, reduction="sum", delta=0.5)
+    yield F.smooth_l1_loss(x, y, reduction="sum")
+    yield F.binary_cross_entropy(torch.sigmoid(x), torch.sigmoid(y).detach(), reduction="sum")
+x = w * 2
+loss = x.pow(2).sum()
+for one in losses(x[none], x[none] * 3):
+    loss = loss + one
+loss.backward()
+made += [loss, w.grad, *losses(numbers(2, 3), numbers(2, 3) * 0.5)]
+made += [F.l1_loss(torch.ones(2), torch.zeros(2)), F.smooth_l1_loss(torch.ones(2), torch.zeros(2))]
+"""
+
+
+def test_losses_of_no_pairs_are_zero(tmp_path: Path) -> None:
+    beside(HEAD + OF_NONE, tmp_path)
+
+
+LEFT = {
+    "a row of one": """def sizes(size):
+    if isinstance(size, int):
+        size = (size,)
+    (only,) = size
+    size = size
+    return torch.Size(size)
+made += [len(sizes(3)), torch.ones(sizes(3))]
+""",
+    "numbers of reductions": """def reduce_loss(loss, reduction):
+    number = F._Reduction.get_enum(reduction)
+    return loss if number == 0 else loss.mean() if number == 1 else loss.sum()
+made += [reduce_loss(numbers(2, 3), one) for one in ("none", "mean", "sum")]
+""",
+    "rows of a length": """class Head(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.kernel = nn.Parameter(torch.Tensor(4, 3))
+        self.kernel.data.uniform_(-1, 1).renorm_(2, 1, 1e-5).mul_(1e5)
+made += [Head().kernel.norm(dim=0), numbers(3, 4).renorm(2, 0, 0.5)]
+""",
+}
+
+
+@pytest.mark.parametrize("name", LEFT)
+def test_statements_that_say_something_stay(name: str, tmp_path: Path) -> None:
+    beside(HEAD + LEFT[name], tmp_path)

@@ -103,8 +103,10 @@ def _says_nothing(line: Any, at: At, *, whole: bool) -> bool:
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return False
     target = small.targets[0].target
-    if type(small.value) in _TARGETS and _bare(target) == _bare(small.value):
-        return True
+    are_rows = [isinstance(one, cst.Tuple) for one in (target, small.value)]  # `x = (x,)` is none
+    if type(small.value) in _TARGETS and len(set(are_rows)) == 1:
+        if _bare(target) == _bare(small.value):
+            return True
     if _is_left_region(target, small.value, at):
         return True
     if not isinstance(target, cst.Name):
