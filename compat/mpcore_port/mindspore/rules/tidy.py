@@ -103,10 +103,8 @@ def _says_nothing(line: Any, at: At, *, whole: bool) -> bool:
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return False
     target = small.targets[0].target
-    are_rows = [isinstance(one, cst.Tuple) for one in (target, small.value)]  # `x = (x,)` is none
-    if type(small.value) in _TARGETS and len(set(are_rows)) == 1:
-        if _bare(target) == _bare(small.value):
-            return True
+    if _is_itself(target, small.value):
+        return True
     if _is_left_region(target, small.value, at):
         return True
     if not isinstance(target, cst.Name):
@@ -116,6 +114,13 @@ def _says_nothing(line: Any, at: At, *, whole: bool) -> bool:
     if whole and (flag or len(named) == 1 or at.once(_is_settings)):
         return False  # nobody asks for it here, perhaps: it is there for other files
     return _is_idle(target.value, small.value, at)
+
+
+def _is_itself(target: cst.BaseExpression, value: cst.BaseExpression) -> bool:
+    """Return whether a name is given itself: ``x = x``, and not ``x = (x,)``."""
+    if isinstance(target, cst.Tuple) != isinstance(value, cst.Tuple):
+        return False
+    return type(value) in _TARGETS and _bare(target) == _bare(value)
 
 
 _RUNS = (cst.ClassDef, cst.For, cst.FunctionDef, cst.While, cst.With)
