@@ -352,3 +352,30 @@ made += [Head().kernel.norm(dim=0), numbers(3, 4).renorm(2, 0, 0.5)]
 @pytest.mark.parametrize("name", LEFT)
 def test_statements_that_say_something_stay(name: str, tmp_path: Path) -> None:
     beside(HEAD + LEFT[name], tmp_path)
+
+
+LINES = {
+    "a yield with words behind it": """from contextlib import contextmanager
+@contextmanager
+def inside(order):
+    order.append(1)
+    yield  # what is done in it
+    order.append(2)
+order = []
+with inside(order):
+    order.append(5)
+made += [torch.tensor(order)]
+""",
+    "slices of nothing beside others": """x, count = torch.zeros(1, 4, 4, 1), 0
+for rows in (slice(0, -8), slice(-8, -2), slice(-2, None)):
+    for columns in (slice(0, -8), slice(-8, -2), slice(-2, None)):
+        x[:, rows, columns, :] = count
+        count += 1
+made += [x]
+""",
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_lines_and_slices_of_nothing(name: str, tmp_path: Path) -> None:
+    beside(HEAD + LINES[name], tmp_path)

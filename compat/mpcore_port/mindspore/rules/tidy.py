@@ -99,7 +99,8 @@ def _says_nothing(line: Any, at: At, *, whole: bool) -> bool:
     if isinstance(small, cst.Expr):
         code = code_of(small.value)
         bare = re.fullmatch(r"(ops\.stop_gradient\()?[A-Za-z_][\w.]*\)?", code)
-        return bool(bare) and not re.search(rf"^\s*{re.escape(code)}\s*$", at.source.text, re.M)
+        written = rf"^\s*{re.escape(code)}\s*(#.*)?$"
+        return bool(bare) and not re.search(written, at.source.text, re.M)
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return False
     target = small.targets[0].target
