@@ -51,7 +51,7 @@ class LayerInPlaceRule(PortRule):
             return None
         if not _changes_first(call, at):
             return None
-        held = call.args[0].value
+        held: Any = call.args[0].value
         path = path_of(held)
         if not path:
             return None
@@ -142,8 +142,9 @@ def _firsts(func: Any, at: At) -> list[Any]:
     """Return the calls that make the layer that runs first: in Sequentials their first."""
     found: list[Any] = []
     for one in at.names.origins(func):
-        is_row = isinstance(one, cst.Call) and (at.names.called(one) or "").endswith("Sequential")
-        found += _firsts(one.args[0].value, at) if is_row and one.args else [one]
+        args = one.args if isinstance(one, cst.Call) else ()
+        is_row = args and (at.names.called(one) or "").endswith("Sequential")
+        found += _firsts(args[0].value, at) if is_row else [one]
     return found
 
 

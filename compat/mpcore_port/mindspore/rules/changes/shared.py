@@ -438,10 +438,10 @@ def _view_given(name: Any, at: At) -> tuple[str, str] | None:
         return (held, code_of(made)[len(held) :]) if whole else None
     if not isinstance(made, (cst.Call, cst.Attribute)):
         return None
-    part = made
+    part: Any = made
     while isinstance(part, (cst.Call, cst.Attribute)):
         is_call = isinstance(part, cst.Call)
-        method: Any = part.func if is_call else part
+        method: Any = getattr(part, "func", part)
         if not isinstance(method, cst.Attribute) or method.attr.value not in _COPIED_VIEWS:
             return None
         if is_call == (method.attr.value == "T"):
