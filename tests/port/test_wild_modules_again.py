@@ -379,3 +379,28 @@ made += [x]
 @pytest.mark.parametrize("name", LINES)
 def test_lines_and_slices_of_nothing(name: str, tmp_path: Path) -> None:
     beside(HEAD + LINES[name], tmp_path)
+
+
+RIDDLE = """def fit(wide, high, how):
+    if how == "lower":
+        if wide > high:
+            high = wide
+        else:
+            wide = high
+    elif how == "upper":
+        if wide < high:
+            high = wide
+        else:
+            wide = high
+    elif how == "least":
+        if abs(1 - wide) < abs(1 - high):
+            high = wide
+        else:
+            wide = high
+    return wide, high
+made += [torch.tensor(fit(1.0, 2.0, how)) for how in ("lower", "upper", "least")]
+"""
+
+
+def test_names_that_stand_for_each_other_are_followed_once(tmp_path: Path) -> None:
+    beside(HEAD + RIDDLE, tmp_path)  # each of six ways leads to six: twelve deep, it did not end
