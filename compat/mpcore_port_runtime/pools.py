@@ -56,8 +56,8 @@ def max_pool3d(
     """Return torch.nn.functional.max_pool3d."""
     step = stride or kernel_size
     only("return_indices", return_indices, False)
-    settings = (kernel_size, step, padding, dilation, ceil_mode)
-    return _volumes(lambda x: ops.max_pool3d(x, *settings), input)
+    sizes = tuple(_each(one, 3) for one in (kernel_size, step, padding, dilation))  # or lists
+    return _volumes(lambda x: ops.max_pool3d(x, *sizes, ceil_mode), input)
 
 
 def avg_pool3d(

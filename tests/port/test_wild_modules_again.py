@@ -404,3 +404,28 @@ made += [torch.tensor(fit(1.0, 2.0, how)) for how in ("lower", "upper", "least")
 
 def test_names_that_stand_for_each_other_are_followed_once(tmp_path: Path) -> None:
     beside(HEAD + RIDDLE, tmp_path)  # each of six ways leads to six: twelve deep, it did not end
+
+
+MASKS = """x = numbers(2, 1, 3, 5)
+mask = torch.BoolTensor(x.size()).fill_(0)
+for i, length in enumerate(torch.tensor([5, 3])):
+    length = length.item()
+    if mask[i].size(2) - length > 0:
+        mask[i].narrow(2, length, mask[i].size(2) - length).fill_(1)
+y = torch.zeros(3, 4)
+y[2].narrow(dim=0, start=1, length=2).fill_(3.0)
+y.narrow(1, 0, 1).fill_(2.0)
+made += [x.masked_fill(mask, 0), y]
+"""
+
+
+def test_parts_that_are_narrowed_are_filled_in_their_tensor(tmp_path: Path) -> None:
+    beside(HEAD + MASKS, tmp_path)
+
+
+def test_pools_of_volumes_take_lists(tmp_path: Path) -> None:
+    script = """x = numbers(1, 2, 2, 6, 6)
+made += [nn.MaxPool3d(kernel_size=[1, 3, 3], stride=[1, 2, 2], padding=[0, 1, 1])(x)]
+made += [nn.AvgPool3d([1, 2, 2])(x), F.max_pool3d(x, [1, 2, 2]), F.max_pool3d(x, 2, 1)]
+"""
+    beside(HEAD + script, tmp_path)
