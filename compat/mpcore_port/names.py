@@ -221,15 +221,26 @@ class Names:
         known = self._known.get(node, "")
         if known == "":
             self._known[node] = None  # x = x ends here
-            known = self._qualify(node, 0)
+            known = self._qualify(node, 0, {})
             self._known[node] = known = home(known) if known else known
         return known
 
-    def _qualify(self, node: cst.CSTNode, depth: int) -> str | None:
+    def _qualify(
+        self, node: cst.CSTNode, depth: int, seen: dict[cst.CSTNode, str | None]
+    ) -> str | None:
+        """Return a full name; ``seen`` has those on the way: names may stand for each other."""
         if depth > _DEPTH:
             return None
+        if node not in seen:
+            seen[node] = None
+            seen[node] = self._follow(node, depth, seen)
+        return seen[node]
+
+    def _follow(
+        self, node: cst.CSTNode, depth: int, seen: dict[cst.CSTNode, str | None]
+    ) -> str | None:
         if type(node) is cst.Attribute:
-            held = self._qualify(node.value, depth + 1)
+            held = self._qualify(node.value, depth + 1, seen)
             if held == node.attr.value == "torch":
                 return held  # torch.torch is torch
             return f"{held}.{node.attr.value}" if held else None
@@ -241,12 +252,12 @@ class Names:
                 return binding.qualified
         values = [b.value for b in found if b.kind == "value"]
         aliases = [v for v in values if isinstance(v, (cst.Name, cst.Attribute))]
-        named = {name for value in aliases if (name := self._qualify(value, depth + 1))}
+        named = {name for value in aliases if (name := self._qualify(value, depth + 1, seen))}
         if len(named) == 1:
             parts = [
                 part for v in values if isinstance(v, cst.IfExp) for part in (v.body, v.orelse)
             ]
-            others = {name for part in parts if (name := self._qualify(part, depth + 1))}
+            others = {name for part in parts if (name := self._qualify(part, depth + 1, seen))}
             return named.pop() if others <= named else None
         return self._of_a_star(node.value) if not found else None
 

@@ -122,6 +122,7 @@ from mpcore_port_runtime.training import *  # noqa: F403
 from mpcore_port_runtime.transformer import *  # noqa: F403
 from mpcore_port_runtime.tuples import *  # noqa: F403
 from mpcore_port_runtime.typed import *  # noqa: F403
+from mpcore_port_runtime.unseen import *  # noqa: F403
 from mpcore_port_runtime.wanted import *  # noqa: F403
 from mpcore_port_runtime.warmed_averages import *  # noqa: F403
 from mpcore_port_runtime.words import *  # noqa: F403

@@ -62,10 +62,16 @@ Tensor.__lshift__ = _shifted(ops.bitwise_left_shift)
 Tensor.__rshift__ = _shifted(ops.bitwise_right_shift)
 
 
-def _of_truths(extreme: Callable[..., Any]) -> Callable[..., Any]:
-    """Return ``max`` or ``min`` that takes truths along an axis: MindSpore has no such kernel."""
+def _of_truths(extreme: Callable[..., Any], elements: Callable[..., Any]) -> Callable[..., Any]:
+    """Return ``max`` or ``min`` that takes truths along an axis: MindSpore has no such kernel.
+
+    Of another tensor it is each element's, as in torch.
+    """
 
     def found(self: Any, *args: Any, **words: Any) -> Any:
+        given = (*args, *words.values())
+        if len(given) == 1 and isinstance(given[0], Tensor) and given[0].is_floating_point():
+            return elements(self, given[0])
         if self.dtype != ms.bool_:
             return extreme(self, *args, **words)
         made = extreme(self.astype(ms.int32), *args, **words)
@@ -76,5 +82,5 @@ def _of_truths(extreme: Callable[..., Any]) -> Callable[..., Any]:
     return found
 
 
-Tensor.max = _of_truths(Tensor.max)
-Tensor.min = _of_truths(Tensor.min)
+Tensor.max = _of_truths(Tensor.max, mint.maximum)
+Tensor.min = _of_truths(Tensor.min, mint.minimum)

@@ -97,6 +97,7 @@ _FREE = frozenset(
     """.split()  # noqa: SIM905  # a list of words is read
 )
 """Operations whose gradients need not what they gave (mindspore 2.10.0)."""
+_RANGES = (int, slice, type(...))
 _STAYS = (
     "a tensor that something else holds is changed in place: MindSpore's gradients may need its "
     "earlier values, which the other holder keeps"
@@ -127,9 +128,23 @@ def _is_free(tensor: Any) -> bool:
     return node.name() == "Div" and by_what_gets_none
 
 
+def _whole_of(part: Any) -> tuple[Any, Any] | None:
+    """Return the tensor that ``x[1:]`` was taken of, and where; None of what is no such part."""
+    parent = getattr(part, "parent_tensor_", None)
+    index = getattr(part, "index_of_parent_", None)
+    places = index if isinstance(index, tuple) else (index,)
+    if parent is None or not all(isinstance(one, _RANGES) for one in places):
+        return None
+    return parent, index
+
+
 def _seen_by_all(held: Any, fresh: Any) -> Any:
     """Return what gradients go through, and give its values to what else holds the old tensor."""
     fresh = fresh if fresh.dtype == held.dtype else fresh.astype(held.dtype)
+    if (whole := _whole_of(held)) is not None:
+        parent, index = whole
+        parent[index] = fresh
+        return parent[index]
     others = [held, *getattr(held, "mpcore_before", ())]
     small = held.ndim <= 1 and fresh.shape == held.shape  # losses: of others more may hang on them
     if not small or not all(_is_free(one) for one in others):

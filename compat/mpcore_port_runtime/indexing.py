@@ -84,11 +84,29 @@ def _setitem(self: Any, place: Any, value: Any) -> None:
         _OF_TENSORS[1](self, place, value)
         return
     place = _of_python(place)
+    if type(place) is tuple and _is_of_none(place, self.shape):
+        return
     if type(place) is tuple and (parts := _in_turn(place, self.ndim)):
         part = _OF_TENSORS[0](self, parts[0]).copy()
         _OF_TENSORS[1](part, parts[1], value)
         place, value = parts[0], part
     _OF_TENSORS[1](self, place, value)
+
+
+def _is_of_none(place: tuple[Any, ...], shape: tuple[int, ...]) -> bool:
+    """Return whether a slice ends before it begins: MindSpore 2.10.0 writes elsewhere then."""
+    for axis, one in enumerate(place):
+        if one is None or one is Ellipsis or isinstance(one, (Tensor, list, bool)):
+            return False  # which axis comes next is not counted
+        if isinstance(one, slice) and one.step is None and axis < len(shape):
+            start, stop, _ = one.indices(shape[axis]) if _is_plain(one) else (0, 1, 1)
+            if start >= stop:
+                return True
+    return False
+
+
+def _is_plain(one: slice) -> bool:
+    return all(bound is None or isinstance(bound, int) for bound in (one.start, one.stop))
 
 
 def _in_turn(place: tuple[Any, ...], axes: int) -> tuple[Any, Any] | None:

@@ -1,4 +1,4 @@
-"""How far a convolution pads: two sizes are one for each axis in torch.
+"""Sizes of convolutions and pools: torch takes lists, and two paddings are one for each axis.
 
 MindSpore's layers take one number, or one for each side of each axis (mindspore/nn/layer/conv.py
 and conv3d.py, 2.10.0), and raise at torch's. What a script writes out is written so in its port;
@@ -18,6 +18,24 @@ if TYPE_CHECKING:
 __all__: list[str] = []
 
 
+def _plain(value: Any) -> Any:
+    """Return a list of sizes as a tuple, of one size as that: it is every axis's in torch."""
+    if not isinstance(value, (tuple, list)):
+        return value
+    return value[0] if len(value) == 1 else tuple(value)
+
+
+def _of_lists(make: Callable[..., None]) -> Callable[..., None]:
+    """Return an ``__init__`` whose sizes may be lists."""
+
+    @wraps(make)
+    def made(self: Any, *args: Any, **settings: Any) -> None:
+        settings = {name: _plain(value) for name, value in settings.items()}
+        make(self, *(_plain(one) for one in args), **settings)
+
+    return made
+
+
 def _of_axes(make: Callable[..., None], axes: int) -> Callable[..., None]:
     """Return an ``__init__`` whose ``padding`` may have one number for each axis."""
 
@@ -33,4 +51,6 @@ def _of_axes(make: Callable[..., None], axes: int) -> Callable[..., None]:
 
 _AXES = {nn.Conv2d: 2, nn.Conv2dTranspose: 2, nn.Conv3d: 3, nn.Conv3dTranspose: 3}
 for _layer, _axes in _AXES.items():
-    _layer.__init__ = _of_axes(_layer.__init__, _axes)
+    _layer.__init__ = _of_lists(_of_axes(_layer.__init__, _axes))
+for _layer in (nn.MaxPool1d, nn.MaxPool2d, nn.AvgPool1d, nn.AvgPool2d):
+    _layer.__init__ = _of_lists(_layer.__init__)

@@ -166,9 +166,12 @@ class LayerNorm(nn.LayerNorm):  # type: ignore[misc]
         eps: float = 1e-5,
         elementwise_affine: bool = True,
         bias: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         nn.Cell.__init__(self)  # nn.LayerNorm always makes both
-        self.normalized_shape, self.epsilon = as_tuple(normalized_shape), eps
+        self.normalized_shape, self.epsilon = as_tuple(normalized_shape), float(eps)
+        self.eps, self.elementwise_affine = self.epsilon, bool(elementwise_affine)
         self.gamma = ms.Parameter(ops.ones(self.normalized_shape)) if elementwise_affine else None
         shifted = elementwise_affine and bias
         self.beta = ms.Parameter(ops.zeros(self.normalized_shape)) if shifted else None
@@ -192,6 +195,11 @@ class Embedding(nn.Embedding):  # type: ignore[misc]
         if padding_idx is not None and padding_idx < 0:
             padding_idx = rows + padding_idx
         super().__init__(rows, int(embedding_size), *args, padding_idx=padding_idx, **more)
+
+    @property
+    def weight(self) -> Any:
+        """Its rows, by torch's name."""
+        return self.embedding_table
 
     def construct(self, ids: Any) -> Any:
         """Return (*ids.shape, features)."""

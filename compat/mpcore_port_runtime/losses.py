@@ -13,6 +13,7 @@ from mpcore_port_runtime.activations import logsigmoid, softplus
 __all__ = [
     "BCEWithLogitsLoss",
     "CTCLoss",
+    "CosineEmbeddingLoss",
     "CosineSimilarity",
     "GaussianNLLLoss",
     "KLDivLoss",
@@ -21,6 +22,7 @@ __all__ = [
     "SoftMarginLoss",
     "TripletMarginLoss",
     "binary_cross_entropy_with_logits",
+    "cosine_embedding_loss",
     "cosine_similarity",
     "ctc_loss",
     "gaussian_nll_loss",
@@ -285,6 +287,39 @@ class KLDivLoss(nn.Cell):  # type: ignore[misc]
     def construct(self, logits: Any, target: Any) -> Any:
         """Return the loss of log-probabilities."""
         return kl_div(logits, target, *self.options)
+
+
+def cosine_embedding_loss(
+    input1: Any,  # torch's names
+    input2: Any,
+    target: Any,
+    margin: float = 0.0,
+    reduction: str = "mean",
+) -> Any:
+    """Return torch.nn.functional.cosine_embedding_loss, of vectors of zeros too.
+
+    Source: ``cosine_embedding_loss`` in aten/src/ATen/native/Loss.cpp, torch 2.13.0.
+    """
+    axis, tiny = target.ndim, 1e-12
+    product = (input1 * input2).sum(axis)
+    first, second = (input1 * input1).sum(axis) + tiny, (input2 * input2).sum(axis) + tiny
+    cosine = product / (first * second).sqrt()
+    near, far = 1 - cosine, ops.relu(cosine - margin)
+    zeros = ops.zeros_like(cosine)
+    each = ops.where(target == 1, near, zeros) + ops.where(target == -1, far, zeros)
+    return reduced(each, reduction)
+
+
+class CosineEmbeddingLoss(nn.Cell):  # type: ignore[misc]
+    """torch.nn.CosineEmbeddingLoss."""
+
+    def __init__(self, margin: float = 0.0, reduction: str = "mean") -> None:
+        super().__init__()
+        self.margin, self.reduction = margin, reduction
+
+    def construct(self, input1: Any, input2: Any, target: Any) -> Any:
+        """Return the loss of pairs of vectors; 1 means alike, -1 otherwise."""
+        return cosine_embedding_loss(input1, input2, target, self.margin, self.reduction)
 
 
 class CosineSimilarity(nn.Cell):  # type: ignore[misc]

@@ -81,6 +81,8 @@ class _Norm:
         momentum: float = 0.1,
         affine: bool = True,
         track_running_stats: bool = True,
+        device: Any = None,
+        dtype: Any = None,
         *,
         bias: bool = True,
     ) -> None:
@@ -134,10 +136,16 @@ class GroupNorm(nn.GroupNorm):  # type: ignore[misc]
     """torch.nn.GroupNorm, without weights too."""
 
     def __init__(
-        self, num_groups: int, num_channels: int, eps: float = 1e-5, affine: bool = True
+        self,
+        num_groups: int,
+        num_channels: int,
+        eps: float = 1e-5,
+        affine: bool = True,
+        device: Any = None,
+        dtype: Any = None,
     ) -> None:
         if affine:
-            super().__init__(num_groups, num_channels, eps)
+            super().__init__(num_groups, num_channels, float(eps))
         else:
             nn.Cell.__init__(self)
             self.num_groups, self.num_channels, self.eps = num_groups, num_channels, eps

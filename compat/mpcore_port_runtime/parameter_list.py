@@ -19,6 +19,7 @@ class ParameterList(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     def __init__(self, values: Iterable[Any] | None = None) -> None:
         super().__init__()
         self._path = ""
+        self._plain: dict[str, Any] = {}  # what is no Parameter: torch keeps it as it is
         self.extend(values or ())
 
     def update_parameters_name(self, prefix: str = "", recurse: bool = True) -> None:
@@ -42,17 +43,26 @@ class ParameterList(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
 
     def __setitem__(self, place: int, value: Any) -> None:
         name = str(place if place >= 0 else len(self) + place)
+        if not isinstance(value, ms.Tensor):
+            self._plain[name] = value
+            return
         param = value if isinstance(value, ms.Parameter) else ms.Parameter(value)
         setattr(self, name, param)
         if self._path:
             param.name = self._path + name
 
     def __getitem__(self, place: Any) -> Any:
-        held = list(self._params.values())[place]
+        held = self._held()[place]
         return ParameterList(held) if isinstance(place, slice) else held
 
+    def _held(self) -> list[Any]:
+        if not self._plain:
+            return list(self._params.values())
+        every = {**self._params, **self._plain}
+        return [every[str(place)] for place in range(len(every))]
+
     def __len__(self) -> int:
-        return len(self._params)
+        return len(self._params) + len(self._plain)
 
     def __iter__(self) -> Iterator[Any]:
-        return iter(list(self._params.values()))
+        return iter(self._held())

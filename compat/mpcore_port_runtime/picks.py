@@ -9,7 +9,9 @@ import numpy as np
 from mindspore import Tensor, mint, ops
 
 __all__ = [
+    "as_strided",
     "bucketize",
+    "index_put",
     "kthvalue",
     "new_tensor",
     "nonzero",
@@ -74,6 +76,27 @@ def unflatten(input: Any, dim: int, sizes: Any) -> Any:  # torch's names
     """Return torch.unflatten: one dimension in several; one of them may be -1."""
     axis = dim % input.ndim
     return input.reshape((*input.shape[:axis], *sizes, *input.shape[axis + 1 :]))
+
+
+def index_put(input: Any, indices: Any, values: Any, accumulate: bool = False) -> Any:
+    """Return torch.index_put: another tensor with values at places, or added to what is there."""
+    made, places = input.copy(), tuple(indices)
+    if not accumulate:
+        made[places] = values
+        return made
+    order = Tensor(np.arange(input.size).reshape(input.shape))[places]
+    each = ops.broadcast_to(values.astype(input.dtype), order.shape).reshape(-1)
+    flat = ops.index_add(made.reshape(-1), order.reshape(-1).astype(ms.int32), each, 0)
+    return flat.reshape(input.shape)
+
+
+def as_strided(input: Any, size: Any, stride: Any, storage_offset: int | None = None) -> Any:
+    """Return torch.as_strided of a tensor whose elements lie in their order, as a copy."""
+    place = np.full((1,) * len(size), storage_offset or 0)
+    for axis, (count, step) in enumerate(zip(size, stride, strict=True)):
+        along = np.arange(count) * step
+        place = place + along.reshape((-1,) + (1,) * (len(size) - axis - 1))
+    return ops.gather(input.reshape(-1), Tensor(place.astype(np.int32)), 0)
 
 
 def nonzero(input: Any, as_tuple: bool = False) -> Any:  # torch's names

@@ -19,7 +19,9 @@ __all__ = [
     "AdaptiveAvgPool3d",
     "AvgPool2d",
     "AvgPool3d",
+    "MaxPool2d",
     "MaxPool3d",
+    "MaxUnpool2d",
     "Unfold",
     "adaptive_avg_pool1d",
     "adaptive_avg_pool3d",
@@ -27,6 +29,7 @@ __all__ = [
     "avg_pool2d",
     "avg_pool3d",
     "max_pool3d",
+    "max_unpool2d",
 ]
 
 
@@ -53,8 +56,8 @@ def max_pool3d(
     """Return torch.nn.functional.max_pool3d."""
     step = stride or kernel_size
     only("return_indices", return_indices, False)
-    settings = (kernel_size, step, padding, dilation, ceil_mode)
-    return _volumes(lambda x: ops.max_pool3d(x, *settings), input)
+    sizes = tuple(_each(one, 3) for one in (kernel_size, step, padding, dilation))  # or lists
+    return _volumes(lambda x: ops.max_pool3d(x, *sizes, ceil_mode), input)
 
 
 def avg_pool3d(
@@ -172,6 +175,63 @@ class AvgPool2d(nn.AvgPool2d):  # type: ignore[misc]
         """Return the mean of each window."""
         settings = (self.ceil_mode, self.count_include_pad, self.divisor_override)
         return avg_pool2d(x, self.kernel_size, self.stride, self.padding, *settings)
+
+
+class MaxPool2d(nn.MaxPool2d):  # type: ignore[misc]
+    """torch.nn.MaxPool2d, with the places of its maxima."""
+
+    def __init__(
+        self,
+        kernel_size: Any,
+        stride: Any = None,
+        padding: Any = 0,
+        dilation: Any = 1,
+        return_indices: bool = False,
+        ceil_mode: bool = False,
+    ) -> None:
+        super().__init__(kernel_size, kernel_size if stride is None else stride)
+        self.kernel_size, self.stride, self.padding = kernel_size, stride or kernel_size, padding
+        self.dilation, self.return_indices = dilation, return_indices
+        self.ceil_mode = ceil_mode
+
+    def construct(self, x: Any) -> Any:
+        """Return the largest of each window, and where each stands in its picture."""
+        settings = (self.kernel_size, self.stride, self.padding, self.dilation)
+        return ops.max_pool2d(x, *settings, self.return_indices, self.ceil_mode)
+
+
+def max_unpool2d(
+    input: Any,  # torch's name
+    indices: Any,
+    kernel_size: Any,
+    stride: Any = None,
+    padding: Any = 0,
+    output_size: Any = None,
+) -> Any:
+    """Return torch.nn.functional.max_unpool2d: zeros, and the maxima where they stood."""
+    if output_size is None:
+        kernel, steps = _each(kernel_size, 2), _each(stride or kernel_size, 2)
+        sides, sizes = _each(padding, 2), input.shape[-2:]
+        ends = [(sizes[n] - 1) * steps[n] - 2 * sides[n] + kernel[n] for n in range(2)]
+    else:
+        ends = [int(one) for one in tuple(output_size)[-2:]]
+    front = input.shape[:-2]
+    places = indices.reshape((-1, input.shape[-2] * input.shape[-1]))
+    zeros = ops.zeros((places.shape[0], ends[0] * ends[1]), input.dtype)
+    made = ops.tensor_scatter_elements(zeros, places, input.reshape(places.shape), 1)
+    return made.reshape((*front, *ends))
+
+
+class MaxUnpool2d(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
+    """torch.nn.MaxUnpool2d."""
+
+    def __init__(self, kernel_size: Any, stride: Any = None, padding: Any = 0) -> None:
+        super().__init__()
+        self.kernel_size, self.stride, self.padding = kernel_size, stride or kernel_size, padding
+
+    def construct(self, x: Any, indices: Any, output_size: Any = None) -> Any:
+        """Return pictures of zeros, and of what stands at its place."""
+        return max_unpool2d(x, indices, self.kernel_size, self.stride, self.padding, output_size)
 
 
 class MaxPool3d(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

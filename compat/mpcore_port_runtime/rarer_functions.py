@@ -44,6 +44,7 @@ __all__ = [
     "pairwise_distance",
     "place_of",
     "randint_like",
+    "reduction_number",
     "rsub",
     "scalar_tensor",
     "scatter_reduce",
@@ -72,6 +73,15 @@ class Extremes(NamedTuple):
 
     min: Any
     max: Any
+
+
+def reduction_number(reduction: str) -> int:
+    """Return torch.nn._reduction.get_enum: what torch's kernels take a word for."""
+    numbers = {"none": 0, "mean": 1, "elementwise_mean": 1, "sum": 2}
+    if reduction not in numbers:
+        msg = f"{reduction} is not a valid value for reduction"
+        raise ValueError(msg)
+    return numbers[reduction]
 
 
 def aminmax(input: Any, *, dim: int | None = None, keepdim: bool = False) -> Extremes:

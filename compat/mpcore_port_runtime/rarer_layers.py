@@ -29,6 +29,7 @@ __all__ = [
     "ChannelShuffle",
     "Dropout1d",
     "Dropout3d",
+    "FloatFunctional",
     "HingeEmbeddingLoss",
     "LocalResponseNorm",
     "MultiMarginLoss",
@@ -40,6 +41,43 @@ __all__ = [
     "bilinear",
     "rrelu",
 ]
+
+
+class FloatFunctional(nn.Cell):  # type: ignore[misc]
+    """torch.nn.quantized.FloatFunctional: sums and products that a quantizer could watch."""
+
+    def construct(self, x: Any) -> Any:
+        """Raise, as torch's does."""
+        msg = "FloatFunctional is not intended to use the 'forward'. Please use the other methods"
+        raise RuntimeError(msg)
+
+    def add(self, x: Any, y: Any) -> Any:
+        """Return the sum."""
+        return x + y
+
+    def add_scalar(self, x: Any, y: float) -> Any:
+        """Return the sum with a number."""
+        return x + y
+
+    def mul(self, x: Any, y: Any) -> Any:
+        """Return the product."""
+        return x * y
+
+    def mul_scalar(self, x: Any, y: float) -> Any:
+        """Return the product with a number."""
+        return x * y
+
+    def cat(self, x: Any, dim: int = 0) -> Any:
+        """Return tensors joined along an axis."""
+        return ops.concat(tuple(x), dim)
+
+    def add_relu(self, x: Any, y: Any) -> Any:
+        """Return the sum, zeros in place of what is below."""
+        return ops.relu(x + y)
+
+    def matmul(self, x: Any, y: Any) -> Any:
+        """Return the product of matrices."""
+        return ops.matmul(x, y)
 
 
 class RMSNorm(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

@@ -20,6 +20,7 @@ __all__ = ["interpolate"]
 _SHARP = -0.75
 """How far torch's cubic reaches below zero."""
 _LINEAR = ("linear", "bilinear", "trilinear")
+_SMOOTHED = ("bilinear", "bicubic")
 _COPIED = ("nearest", *_LINEAR)
 """Modes in which torch copies an axis that keeps its length, whatever its factor is."""
 
@@ -31,8 +32,9 @@ def interpolate(
     mode: str = "nearest",
     align_corners: bool | None = None,
     recompute_scale_factor: bool | None = None,
+    antialias: bool = False,
 ) -> Any:
-    """Return torch.nn.functional.interpolate of (N, C, ...): all modes, without antialiasing."""
+    """Return torch.nn.functional.interpolate of (N, C, ...) in all its modes."""
     lengths = tuple(input.shape[2:])
     factors: list[Any] = [None] * len(lengths)
     if size is None:
@@ -44,18 +46,23 @@ def interpolate(
         sizes = size if isinstance(size, (tuple, list)) else (size,) * len(lengths)
         wanted = tuple(int(one) for one in sizes)  # numpy draws some
     exact = all(f is None or n * f == w for n, f, w in zip(lengths, factors, wanted, strict=True))
+    if antialias and (mode not in _SMOOTHED or len(lengths) != 2):
+        msg = f"`antialias` must be False in mode {mode!r} and {len(lengths)} axes, as in torch"
+        raise ValueError(msg)
     if exact or recompute_scale_factor:
         factors = [None] * len(lengths)
-        if len(lengths) == 2 and mode in ("nearest", "bilinear") and input.dtype != ms.float64:
+        plain = len(lengths) == 2 and not antialias and input.dtype != ms.float64
+        if plain and mode in ("nearest", "bilinear"):
             return _native(input, wanted, mode, align_corners)
-    else:
+    elif not antialias:
         _check_kept(lengths, wanted, mode)
     wide = ms.float64 if input.dtype == ms.float64 else ms.float32
     made = input if mode.startswith("nearest") else input.astype(wide)
     kind = np.float64 if wide == ms.float64 else np.float32
     for axis in reversed(range(len(lengths))):
         length, out = lengths[axis], wanted[axis]
-        places, weights = _taps(length, out, factors[axis], mode, bool(align_corners), kind)
+        given = (length, out, factors[axis], mode, bool(align_corners), kind)
+        places, weights = _smoothed(*given) if antialias else _taps(*given)
         made = _summed(made, axis + 2, places, weights)
     return made.astype(input.dtype)
 
@@ -134,6 +141,41 @@ def _near(x: Any) -> Any:
 def _far(x: Any) -> Any:
     """Return the cubic's weight at a distance between one and two."""
     return ((_SHARP * x - 5 * _SHARP) * x + 8 * _SHARP) * x - 4 * _SHARP
+
+
+def _smoothed(
+    length: int, out: int, factor: Any, mode: str, aligned: bool, kind: Any
+) -> tuple[Any, Any]:
+    """Return the taps of an axis that is antialiased: as wide as what it is shrunk by.
+
+    Source: ``_compute_indices_min_size_weights_aa`` in aten/src/ATen/native/cpu/UpSampleKernel.cpp,
+    torch 2.13.0.
+    """
+    if aligned:
+        scale = kind((length - 1) / (out - 1) if out > 1 else 0.0)
+    else:
+        scale = kind(length / out if factor is None else 1.0 / factor)
+    reach = kind(1.0 if mode == "bilinear" else 2.0)
+    support, narrow = (reach * scale, 1 / scale) if scale >= 1 else (reach, kind(1.0))
+    centre = scale * (np.arange(out, dtype=kind) + kind(0.5))
+    first = np.maximum((centre - support + kind(0.5)).astype(np.int64), 0)
+    count = np.minimum((centre + support + kind(0.5)).astype(np.int64), length) - first
+    steps = np.arange(int(count.max()))[:, None]
+    far = np.abs((steps + first - centre + kind(0.5)) * narrow)
+    weights = np.where(steps < count, _bump(far) if mode == "bilinear" else _wave(far), 0.0)
+    weights = (weights / weights.sum(0)).astype(kind)
+    return list(np.minimum(first + steps, length - 1).astype(np.int32)), list(weights)
+
+
+def _bump(far: Any) -> Any:
+    return np.maximum(1 - far, 0)
+
+
+def _wave(far: Any) -> Any:
+    """Return the antialiased cubic's weights, which reaches less far below zero."""
+    near = (1.5 * far - 2.5) * far * far + 1
+    beyond = ((-0.5 * far + 2.5) * far - 4) * far + 2
+    return np.where(far < 1, near, np.where(far < 2, beyond, 0.0))
 
 
 def _windows(length: int, out: int, kind: Any) -> tuple[Any, Any]:

@@ -404,8 +404,9 @@ def MaxPool2d(  # noqa: N802
     ceil_mode: bool = False,
 ) -> Any:
     """Return torch.nn.MaxPool2d."""
-    only("return_indices", return_indices, False)
-    only("dilation", dilation, 1, (1, 1))
+    if return_indices or dilation not in (1, (1, 1)):
+        settings = (padding, dilation, return_indices, ceil_mode)
+        return pools.MaxPool2d(kernel_size, stride, *settings)
     padded = {"pad_mode": "pad"} if padding not in (0, (0, 0)) or ceil_mode else {}
     step = kernel_size if stride is None else stride
     return nn.MaxPool2d(kernel_size, stride=step, padding=padding, ceil_mode=ceil_mode, **padded)

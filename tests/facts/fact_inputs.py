@@ -82,6 +82,7 @@ def _made(seed: int) -> dict[str, Callable[[np.random.RandomState], np.ndarray]]
         "sig": _normal(2, 40),
         "bid": lambda r: np.ones((40, 50, 2)), "biv": lambda r: np.ones((40, 50, 1, 1, 2)),
         "fb1": _normal(5), "seqp": lambda r: np.abs(r.randn(3, 4, 11)) + 0.1,
+        "up": _normal(2, 4, 4, 4), "ui": lambda r: np.argsort(r.rand(2, 4, 16)).reshape(2, 4, 4, 4),
         "imp": lambda r: np.abs(r.randn(2, 4, 8, 9)) + 0.1,
         "bim": lambda r: np.ones((40, 50, 1, 1)),
         "np_f": _normal(4), "np_i": lambda r: r.randint(0, 9, 4),

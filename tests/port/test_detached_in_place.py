@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from .ports import beside, ported
+from .ports import beside
 from .test_turns import HEAD, LEFT
 
 CASES = {

@@ -300,7 +300,7 @@ UNSURE = {
         "import numpy as np\nn = np.zeros(3)\nx = torch.from_numpy(n)\nn[1] = 1\nmade = [x]\n"
     ),
     "a layer in place": (
-        "act = nn.ReLU(inplace=True)\nx = torch.arange(4.0) - 2\nmade = [x + act(x)]\n"
+        "act = nn.ELU(inplace=True)\nx = torch.arange(4.0) - 2\nmade = [x + act(x)]\n"
     ),
     "a block that begins so": (
         "class Net(nn.Module):\n    def __init__(self):\n        super().__init__()\n"

@@ -61,7 +61,7 @@ def test_layers_of_a_script_start_and_are_read_as_in_torch(tmp_path):
 def test_a_layer_that_starts_itself_keeps_its_base():
     text = ported(STARTS).text
     assert "class InFloats(port.LayerNorm)" in text
-    assert "class Plain(port.starting(port.heirs.Linear))" in text
+    assert "class Plain(port.starting(nn.Dense))" in text
     assert "class Twice(Plain)" in text
 
 

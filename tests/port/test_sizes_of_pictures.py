@@ -79,10 +79,10 @@ def test_positions_of_another_grid(tmp_path):
     assert beside(RESIZED, tmp_path).said.kind == "runs"
 
 
-def test_antialiasing_is_refused():
+def test_antialiasing_is_ported():
     script = "import torch.nn.functional as F\ndef go(x):\n    return F.interpolate(x, size=4, "
     found = ported(script + "mode='bilinear', antialias=True)\n")
-    assert found.said.stops == (3,)
+    assert found.said.stops == ()
 
 
 # --- pictures -------------------------------------------------------------------------------------

@@ -17,7 +17,7 @@ from mpcore_port.names import code_of, expression
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Refused", "by_names", "map_call", "of_heirs"]
+__all__ = ["Refused", "by_names", "by_usual_words", "map_call", "of_heirs"]
 
 _ATOMS = (
     cst.Name,
@@ -59,7 +59,7 @@ def map_call(
     """
     if row.refuse_all:
         raise Refused(row.refuse_all)
-    call = _in_order(row, call)
+    call = _in_order(row, by_usual_words(row, call))
     if row.renames_only and receiver is None:
         return call.with_changes(func=expression(row.to))
     if row.pack:
@@ -119,6 +119,22 @@ def _with_torchs(row: Mapping, to: str) -> Mapping:
         reason=row.reason,
         effect=row.effect,
     )
+
+
+_OTHER_WORDS = {"Tensor.scatter": ("value", "src"), "torch.scatter": ("value", "src")}
+"""Words of torch's other signature of the same name, and the usual one's."""
+
+
+def by_usual_words(row: Mapping, call: cst.Call) -> cst.Call:
+    """Return a call of another of torch's signatures, in the words of the usual one."""
+    other, usual = _OTHER_WORDS.get(row.name, ("", ""))
+    args = [
+        arg.with_changes(keyword=cst.Name(usual))
+        if arg.keyword is not None and arg.keyword.value == other
+        else arg
+        for arg in call.args
+    ]
+    return call.with_changes(args=args) if other else call
 
 
 def _in_order(row: Mapping, call: cst.Call) -> cst.Call:
@@ -285,6 +301,8 @@ def _takes_torchs(row: Mapping) -> bool:
         row.bare,
     )
     own = {param.name for param in (sign.params if sign is not None else row.params)}
+    if set(row.drop) - {"device", "dtype"} and not row.stars:  # `inplace` is none of its words
+        return False
     return bool(row.to) and sign is not None and not any(other) and not own & set(row.keywords)
 
 
@@ -447,7 +465,9 @@ def _as_float(value: cst.BaseExpression) -> cst.BaseExpression:
 
 def _as_tuple(value: cst.List) -> cst.BaseExpression:
     inside = code_of(value).strip()[1:-1].strip().rstrip(",")
-    return expression(f"({inside},)" if len(value.elements) == 1 else f"({inside})")
+    if len(value.elements) == 1:  # every axis's in torch
+        return value.elements[0].value
+    return expression(f"({inside})")
 
 
 def _separated(args: list[cst.Arg], old: Sequence[cst.Arg]) -> list[cst.Arg]:

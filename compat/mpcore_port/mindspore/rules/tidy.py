@@ -99,11 +99,12 @@ def _says_nothing(line: Any, at: At, *, whole: bool) -> bool:
     if isinstance(small, cst.Expr):
         code = code_of(small.value)
         bare = re.fullmatch(r"(ops\.stop_gradient\()?[A-Za-z_][\w.]*\)?", code)
-        return bool(bare) and not re.search(rf"^\s*{re.escape(code)}\s*$", at.source.text, re.M)
+        written = rf"^\s*{re.escape(code)}\s*(#.*)?$"
+        return bool(bare) and not re.search(written, at.source.text, re.M)
     if not isinstance(small, cst.Assign) or len(small.targets) != 1:
         return False
     target = small.targets[0].target
-    if type(small.value) in _TARGETS and _bare(target) == _bare(small.value):
+    if _is_itself(target, small.value):
         return True
     if _is_left_region(target, small.value, at):
         return True
@@ -114,6 +115,13 @@ def _says_nothing(line: Any, at: At, *, whole: bool) -> bool:
     if whole and (flag or len(named) == 1 or at.once(_is_settings)):
         return False  # nobody asks for it here, perhaps: it is there for other files
     return _is_idle(target.value, small.value, at)
+
+
+def _is_itself(target: cst.BaseExpression, value: cst.BaseExpression) -> bool:
+    """Return whether a name is given itself: ``x = x``, and not ``x = (x,)``."""
+    if isinstance(target, cst.Tuple) != isinstance(value, cst.Tuple):
+        return False
+    return type(value) in _TARGETS and _bare(target) == _bare(value)
 
 
 _RUNS = (cst.ClassDef, cst.For, cst.FunctionDef, cst.While, cst.With)

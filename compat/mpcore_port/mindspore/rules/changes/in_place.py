@@ -141,6 +141,8 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     if kept and _is_said_alone(old, at) and _gives_values(name, old, at):
         sure = not is_viewed(held, at)
         return _put(rule, old, new, fresh, at, "" if sure else _VIEWED.format(code_of(held)))
+    if _is_a_line(old, at) and (made := _filled_part(name, old, new, at)) is not None:
+        return _noted(rule, old, made, at, "the tensor that it is a part of is filled there")
     if root := view_of(held, at):
         if _is_a_line(old, at):
             return _written(rule, old, new, at)
@@ -176,6 +178,33 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     return _written(rule, old, new, at)
 
 
+def _filled_part(name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+    """Return what fills ``mask[i].narrow(2, n, m).fill_(1)`` in the mask itself; None of others."""
+    if name not in ("fill_", "zero_") or len(old.args) != (name == "fill_"):
+        return None
+    held, fresh = old.func.value, new.func.value  # type: ignore[attr-defined]
+    if not isinstance(held, cst.Call):
+        return None
+    part: Any = held
+    while not isinstance(part, cst.Name):
+        if isinstance(part, cst.Call):
+            method = part.func
+            if not isinstance(method, cst.Attribute) or method.attr.value != "narrow":
+                return None
+            part = method.value
+        elif isinstance(part, cst.Subscript):
+            part = part.value
+        else:
+            return None
+    code = code_of(fresh)
+    if not code.startswith(f"{part.value}[") and not code.startswith(f"{part.value}."):
+        return None
+    value = code_of(new.args[0].value) if new.args else "0"
+    seen = f"lambda seen: seen{code[len(part.value) :]}"
+    text = f"port.set_through({part.value}, {seen}, ..., {value})"
+    return cst.parse_expression(wording(at, text))
+
+
 def _written(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     """Write the values into the tensor itself, which all see that hold it, or a view of it."""
     held, fresh = old.func.value, new.func.value  # type: ignore[attr-defined]
@@ -192,7 +221,9 @@ def _written(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     if graded and not isinstance(chain, cst.Name):
         return None
     target, before = _write_before(fresh, at)
-    if before is target and not is_ungraded(old, at):  # gradients may need the values that it has before
+    if before is target and not is_ungraded(
+        old, at
+    ):  # gradients may need the values that it has before
         before = cst.Call(cst.Attribute(before, cst.Name("copy")))
     value = plain_call(name, old, new, before, at)
     if value is None:

@@ -61,10 +61,10 @@ RANDOM = frozenset({"bernoulli_", "exponential_", "normal_", "random_", "uniform
 PLAIN = frozenset(
     """
     abs absolute acos add addcdiv addcmul asin atan atan2 ceil clamp clamp_max clamp_min clip cos
-    cosh div divide erf erfc erfinv exp expm1 floor fmod frac index_add index_copy lerp log
-    log10 log1p log2 masked_fill mul multiply nan_to_num neg negative pow reciprocal relu remainder
-    round rsqrt scatter scatter_add scatter_reduce sigmoid sign sin sinh sqrt square sub subtract
-    tan tanh tril triu true_divide trunc
+    cosh div divide erf erfc erfinv exp expm1 floor fmod frac index_add index_copy index_put lerp
+    log log10 log1p log2 masked_fill mul multiply nan_to_num neg negative pow reciprocal relu
+    remainder renorm round rsqrt scatter scatter_add scatter_reduce sigmoid sign sin sinh sqrt
+    square sub subtract tan tanh tril triu true_divide trunc
     """.split()  # noqa: SIM905  # a list of words is read
 )
 

@@ -106,6 +106,8 @@ class SharedRule(PortRule):
             return None
         if is_kept_name(target, at) or is_live_name(target, at) or is_live_entry(target, at):
             return None
+        if isinstance(target, cst.Subscript) and (copied := _copied_view(target.value, old, at)):
+            return self._seen(copied, target, old, new, at)
         if isinstance(target, cst.Subscript) and _is_taken(target, at):
             value = f"{code_of(target)} {operator_of(old)} ({code_of(old.value)})"
             return self._of_places_set(old, target, value, new, at)
@@ -165,6 +167,8 @@ class SharedRule(PortRule):
         if not isinstance(target, cst.Subscript):
             return None
         holders = other_holders(target.value, old, at)
+        if copied := _copied_view(target.value, old, at):
+            return self._seen(copied, target, old, new, at)
         copies = [one for one in holders if one.is_copy]
         views = [one for one in holders if one.is_view] if _is_taken(target, at) else []
         if copies or (views and records_a_pass(old, target.value, [old.value], at)):
@@ -177,6 +181,13 @@ class SharedRule(PortRule):
         line = cst.Expr(cst.parse_expression(made))
         at.note(self, old, line, reason=_HELD.format(views[0].path))
         return new.with_changes(body=[line])
+
+    def _seen(self, view: tuple[str, str], target: Any, old: Any, new: Any, at: At) -> Any:
+        """Set the same places in the tensor that a name's view is of: MindSpore's is a copy."""
+        parts = f"{view[0]}, lambda seen: seen{view[1]}, {code_of(_index(target))}"
+        line = wording(at, f"port.set_through({parts}, {code_of(target)})")
+        at.note(self, old, cst.parse_expression(line), reason=_THROUGH)
+        return cst.FlattenSentinel([new, cst.parse_statement(line)])
 
     def _of_part(self, name: cst.Name, part: cst.Subscript, old: Any, new: Any, at: At) -> Any:
         made = at.names.given(name)[0].node
@@ -407,6 +418,42 @@ _VIEWS = frozenset(
     unsqueeze view
     """.split()  # noqa: SIM905  # a list of words is read
 )
+
+
+def _copied_view(name: Any, place: cst.CSTNode, at: At) -> tuple[str, str] | None:
+    """Return ``y`` and ``.t()`` where a name is given ``y.t()`` alone, and y is read; or None."""
+    seen = _view_given(name, at)
+    holders = other_holders(name, place, at) if seen else []
+    return seen if seen and any(one.path == seen[0] for one in holders) else None
+
+
+def _view_given(name: Any, at: At) -> tuple[str, str] | None:
+    found = at.names.given(name) if isinstance(name, cst.Name) else []
+    made: Any = found[0].value if len(found) == 1 and found[0].kind == "value" else None
+    if isinstance(made, cst.Subscript):
+        places = [getattr(one.slice, "value", None) for one in made.slice]
+        alone = [one for one in places if one is not None and code_of(one) == "None"]
+        held = code_of(made.value)
+        whole = isinstance(made.value, cst.Name) and len(alone) == len(places)
+        return (held, code_of(made)[len(held) :]) if whole else None
+    if not isinstance(made, (cst.Call, cst.Attribute)):
+        return None
+    part: Any = made
+    while isinstance(part, (cst.Call, cst.Attribute)):
+        is_call = isinstance(part, cst.Call)
+        method: Any = getattr(part, "func", part)
+        if not isinstance(method, cst.Attribute) or method.attr.value not in _COPIED_VIEWS:
+            return None
+        if is_call == (method.attr.value == "T"):
+            return None
+        part = method.value
+    held = code_of(part)
+    seen = code_of(made)[len(held) :].replace(".transpose(", ".swapaxes(")
+    return (held, seen) if isinstance(part, cst.Name) else None
+
+
+_COPIED_VIEWS = frozenset({"T", "permute", "squeeze", "swapaxes", "t", "transpose", "unsqueeze"})
+"""Views of torch's that MindSpore makes as copies; of `view` and its like others take care."""
 
 
 def _seen_through(old: cst.BaseExpression, new: Any) -> tuple[str, str] | None:

@@ -32,6 +32,7 @@ from mpcore_port.mindspore.rules.names.only_shown import (
 from mpcore_port.mindspore.rules.names.partials import bent, is_bound, unbindable
 from mpcore_port.mindspore.rules.names.sizes import HANDED, are_handed, sized
 from mpcore_port.mindspore.rules.names.words import holds_no_tensor
+from mpcore_port.mindspore.rules.networks.parents import with_heir
 from mpcore_port.mindspore.rules.networks.saved import listed, weights_alone
 from mpcore_port.mindspore.rules.networks.scripted import EXPORTED, is_exported
 from mpcore_port.mindspore.rules.optimizers.own_optimizers import BASES
@@ -49,6 +50,7 @@ from mpcore_port.mindspore.rules.place import (
 )
 from mpcore_port.mindspore.rules.values.held_otherwise import of_a_queue, of_any_row, of_no_size
 from mpcore_port.mindspore.tables import FILES, table
+from mpcore_port.mindspore.unseen import CHECKED, by_signature, is_checked
 from mpcore_port.names import code_of, expression
 from mpcore_port.packages import imported, package_of
 from mpcore_port.starred import STARRED, is_told
@@ -257,7 +259,17 @@ class CallRule(PortRule):
 
     def _told_apart(self, row: Mapping, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Have starred arguments be told apart when the script runs; None where none can be."""
-        made = by_names(row, new) if any(arg.star for arg in old.args) else None
+        starred = any(arg.star for arg in old.args)
+        is_function = row.name.rpartition(".")[2].islower()  # by place: words may differ
+        made = by_names(row, new) if starred and not is_function else None
+        if made is None and starred:
+            made = by_signature(row, new)
+            if made is None:
+                made = by_names(row, new)
+            elif is_checked(row):
+                made = made.with_changes(func=expression(wording(at, code_of(made.func))))
+                at.unproven(self, old, CHECKED, made)
+                return made
         if made is None:
             return None
         made = made.with_changes(func=cst.parse_expression(wording(at, code_of(made.func))))
@@ -479,7 +491,9 @@ class NameRule(PortRule):
             word = "port.Network"
         if not word:
             return at.refuse(self, old, "it is mapped where it is called, not as a value")
-        if row.heir and isinstance(self._holder(old, at), cst.ClassDef):
+        if isinstance(holder := self._holder(old, at), cst.ClassDef):
+            row = with_heir(row, holder)
+        if row.heir and isinstance(holder, cst.ClassDef):
             made = cst.parse_expression(row.heir)
             at.note(self, old, made, _kind(row), _HEIR, row.effect)
             return made

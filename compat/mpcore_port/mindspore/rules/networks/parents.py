@@ -7,16 +7,29 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
+from mpcore_port.children import calls_in
 from mpcore_port.mindspore.calls import Refused, map_call, of_heirs
 from mpcore_port.mindspore.gate import doubts
-from mpcore_port.mindspore.rules.place import PortRule, by_name, named
+from mpcore_port.mindspore.rules.place import PortRule, by_name, named, wording
+from mpcore_port.mindspore.unseen import CHECKED, by_signature
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At
 
-__all__ = ["ParentRule"]
+__all__ = ["ParentRule", "with_heir"]
+
+_WITH_TORCHS = {
+    "torch.nn.Dropout": "port.heirs.Dropout",
+    "torch.nn.Embedding": "port.heirs.Embedding",
+    "torch.nn.GELU": "port.heirs.GELU",
+    "torch.nn.GroupNorm": "port.heirs.GroupNorm",
+    "torch.nn.Linear": "port.heirs.Linear",
+    "torch.nn.MaxPool2d": "port.heirs.MaxPool2d",
+    "torch.nn.Softmax": "port.heirs.Softmax",
+}
+"""Layers with torch's arguments that classes alone are made of."""
 
 _PLAIN = ("torch.nn.Module", "torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 
@@ -49,7 +62,11 @@ class ParentRule(PortRule):
         try:
             made = map_call(row, call)
         except Refused as exc:
-            return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+            starred = None if first else _starred(row, old, call, at)
+            if starred is None:
+                return new.with_changes(func=at.refuse(self, old.func, str(exc)))
+            at.unproven(self, old, CHECKED, starred)
+            return starred
         wrong = next((doubt.text for doubt in doubted if doubt.is_refused), "")
         if not isinstance(made, cst.Call) or code_of(made.func) != row.to:
             wrong = f"{row.name} takes other arguments in MindSpore: write a Cell that holds one"
@@ -68,6 +85,16 @@ class ParentRule(PortRule):
         return made
 
 
+def _starred(row: Mapping, old: cst.Call, call: cst.Call, at: At) -> cst.Call | None:
+    """Return a call whose starred arguments are told apart when it runs; None where none are."""
+    if not any(arg.star for arg in old.args):
+        return None
+    made = by_signature(row, call, code_of(call.func))
+    if made is None:
+        return None
+    return made.with_changes(func=cst.parse_expression(wording(at, code_of(made.func))))
+
+
 def _row(owner: cst.ClassDef, at: At) -> Mapping | None:
     """Return the row of the one layer that a class is made of."""
     bases = [at.names.qualified(base.value) for base in owner.bases]
@@ -77,7 +104,27 @@ def _row(owner: cst.ClassDef, at: At) -> Mapping | None:
     row = by_name(layers[0], at.options)
     if row is None or not row.to or row.refuse_all:
         return None
+    row = with_heir(row, owner)
     return of_heirs(row) if row.heir else row
+
+
+def with_heir(row: Mapping, owner: cst.ClassDef) -> Mapping:
+    """Return a row with its class of torch's arguments as heir.
+
+    Who makes the class gives it torch's, in other files or by another name, where it has no
+    ``__init__`` of its own; and nobody knows what is starred.
+    """
+    others = set(row.given.values()) or {_WITH_TORCHS.get(row.name, "")}
+    if row.heir or len(others) != 1 or (_makes_itself(owner) and not _is_starred(owner)):
+        return row
+    (other,) = others
+    return replace(row, heir=other) if other.rpartition(".")[2][:1].isupper() else row
+
+
+def _is_starred(owner: cst.ClassDef) -> bool:
+    """Return whether a class gives its layer's ``__init__`` starred arguments."""
+    inits = [call for call in calls_in(owner) if code_of(call.func).endswith(".__init__")]
+    return any(arg.star for call in inits for arg in call.args)
 
 
 def _of_super(call: cst.Call, at: At) -> Mapping | None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.calls import Refused, map_call
+from mpcore_port.mindspore.calls import Refused, by_usual_words, map_call
 from mpcore_port.mindspore.gate import doubts
 from mpcore_port.mindspore.rules.changes.in_place import in_place
 from mpcore_port.mindspore.rules.changes.states import LIVE, is_live_call, is_part_of_live
@@ -288,9 +288,9 @@ class MethodRule(PortRule):
         return not (owned and is_module(at, holder))
 
     def _mapped(self, row: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
-        asked = old
+        asked, new = by_usual_words(row, old), by_usual_words(row, new)
         known = {param.name for param in row.params}
-        others = [a.keyword.value for a in old.args if a.keyword and a.keyword.value not in known]
+        others = [a.keyword.value for a in new.args if a.keyword and a.keyword.value not in known]
         if others and set(others) <= _known_by_numpy(known) and _is_torchs(old, at):
             asked, new = _with_torchs_words(old), _with_torchs_words(new)
         elif known and others:  # an array's, perhaps: x.std(axis=0)
