@@ -154,6 +154,7 @@ def _settings_file(node: ast.Call, folder: Path) -> list[str]:
     above = [folder, *([] if (folder / ".git").exists() else [folder.parent])]
     places = [at / name for at in above for name in names_of if at == folder or name]
     files = [p for at in places for end in ("json", "y*ml") for p in sorted(at.glob(f"*.{end}"))]
+    files = [path for path in files if not path.name.startswith(".")]  # of tools
     small = [path for path in files if path.stat().st_size < _LONGEST]
     named = [path for path in small if re.search("config|cfg|default|base", path.name)]
     found = (named or small)[:1]
