@@ -245,3 +245,40 @@ def test_a_step_with_everything_off_says_nothing_of_it(tmp_path: Path) -> None:
     step = extract(SWITCHED_OFF, tmp_path)
     assert not step.mixed
     assert not any("mixed precision is on" in one for one in step.assumed)
+
+
+COMPUTED = """import argparse
+p = argparse.ArgumentParser()
+p.add_argument("--seq-len", type=int, default=None)
+p.add_argument("--lr", type=float, default=None)
+p.add_argument("--seed", type=int, default=None)
+args = p.parse_args()
+if args.lr is None:
+    args.lr = 0.1
+print(args.seq_len * 8, args.lr * 2)
+"""
+
+
+def test_an_option_without_a_value_has_one_where_it_is_computed_with(tmp_path: Path) -> None:
+    found = required_arguments(Module(COMPUTED), tmp_path)
+    assert found == ("--seq-len", "32")
+
+
+ENDS = """import torch
+from theirs import done
+model = torch.nn.Linear(16, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+scaler = torch.cuda.amp.GradScaler()
+for step in range(done.first, done.first):
+    with torch.cuda.amp.autocast():
+        loss = model(torch.randn(8, 16, device="cuda")).square().mean()
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+"""
+
+
+def test_a_step_that_ends_without_a_loss_is_none_that_was_found(tmp_path: Path) -> None:
+    done = verified(ENDS, tmp_path, MODES, "torch_npu")
+    assert "ended without a backward pass" in done.why_not

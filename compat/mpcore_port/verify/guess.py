@@ -104,7 +104,7 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     call = f"{function.name}({', '.join(given)})"
     if isinstance(owner, ast.ClassDef):
         held = child_that_gives(module, owner) or owner
-        init = next(filter(None, (module.methods(c).get("__init__") for c in (held, owner))), None)
+        init = module.methods(held).get("__init__") or module.methods(owner).get("__init__")
         made = maker.arguments(init, skip=True) if init is not None else []
         maker.begin_apex(given, made)
         maker.lines.append(f"_mpcore_owner = {held.name}({', '.join(made)})")

@@ -46,7 +46,7 @@ from mpcore_port.verify.left_out import (
 )
 from mpcore_port.verify.module import StepError, module_of
 from mpcore_port.verify.old_torch import is_of_old_torch
-from mpcore_port.verify.probe import ENDED_EARLY
+from mpcore_port.verify.probe import ENDED, ENDED_EARLY
 from mpcore_port.verify.refused_imports import import_in, refused_imports
 from mpcore_port.verify.run import STUBS, verify
 from mpcore_port.verify.standing import is_import, looked_for
@@ -574,6 +574,8 @@ def _inputs(
         if answer.get("line"):
             msg = f"it does not run ({answer.get('words')})"
             raise _LineError(msg, answer["lines"])
+        if ENDED in str(answer.get("words")):
+            raise _LineError(str(answer["words"]), ())
         return _Inputs("", how)
     count = len(step.layout.names)
     if given:

@@ -54,11 +54,11 @@ def switches(module: Module) -> dict[ast.AST, str]:
             texts.add(ast.unparse(node))
         else:
             found[node] = ALWAYS
-    for node in ast.walk(module.tree):
-        if isinstance(node, (ast.Name, ast.Attribute, ast.Subscript)):
-            plain = isinstance(node.ctx, ast.Load) and not _is_used(module, node)
-            if plain and ast.unparse(node) in texts:
-                found[node] = ALWAYS
+    for part in ast.walk(module.tree):
+        if isinstance(part, (ast.Name, ast.Attribute, ast.Subscript)):
+            plain = isinstance(part.ctx, ast.Load) and not _is_used(module, part)
+            if plain and ast.unparse(part) in texts:
+                found[part] = ALWAYS
     return found
 
 
