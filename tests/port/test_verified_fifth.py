@@ -282,3 +282,28 @@ for step in range(done.first, done.first):
 def test_a_step_that_ends_without_a_loss_is_none_that_was_found(tmp_path: Path) -> None:
     done = verified(ENDS, tmp_path, MODES, "torch_npu")
     assert "ended without a backward pass" in done.why_not
+
+
+PREFETCHED = """import torch
+from theirs import pieces
+def batches():
+    for one in pieces("data"):
+        yield one.pin_memory(), one[1:]
+model = torch.nn.Linear(16, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+train_loader = batches()
+x, y = next(train_loader)
+for step in range(100):
+    loss = torch.nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+    loss.backward()
+    x, y = next(train_loader)
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_first_batch_may_be_taken_in_front_of_the_loop(tmp_path: Path) -> None:
+    done = verified(PREFETCHED, tmp_path, ("float32",), "torch_npu")
+    assert _same(done)
+    assert done.step is not None
+    assert not done.step["without_forward"]

@@ -442,6 +442,11 @@ class Stubs:
                 self.calls[call] = f"_mpcore_next({known})" if known else NEXT
             elif len(sources) > 1 or not self.is_loader(call.args[0]):
                 self.calls[call.args[0]] = STREAM  # rules know what ``next`` is
+        nexts_of = [call for call, _ in calls if is_next(call)]
+        taken = {ast.unparse(c) for c in nexts_of if self.calls.get(c.args[0]) == STREAM}
+        for node in ast.walk(self.module.tree):  # the first batch, taken in front of the loop
+            if isinstance(node, ast.Call) and is_next(node) and ast.unparse(node) in taken:
+                self.calls[node.args[0]] = STREAM
         return found
 
     def _is_elif(self, node: ast.AST) -> bool:
