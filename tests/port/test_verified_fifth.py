@@ -7,10 +7,15 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from mpcore_port.engine import port_tree
+from mpcore_port.source import walk
+from mpcore_port.targets import Options, load_target
 from mpcore_port.verify.bases import child_that_gives
 from mpcore_port.verify.extract import extract
+from mpcore_port.verify.judge import Verification
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.old_torch import has_whole_betas
+from mpcore_port.verify.project import _is_apart
 from mpcore_port.verify.required import required_arguments
 from mpcore_port.verify.switched_on import asked_devices, switches
 
@@ -19,7 +24,7 @@ from .ports import verified
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mpcore_port.verify.judge import Verification
+    from mpcore_port.engine import Ported
 
 MODES = ("float32", "mixed")
 
@@ -307,3 +312,42 @@ def test_the_first_batch_may_be_taken_in_front_of_the_loop(tmp_path: Path) -> No
     assert _same(done)
     assert done.step is not None
     assert not done.step["without_forward"]
+
+
+EVALUATED = """import torch
+model = torch.nn.Linear(16, 10).cuda()
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+def test(batches):
+    with torch.cuda.amp.autocast():
+        return [model(x.cuda()) for x, y in batches]
+def train(batches):
+    for x, y in batches:
+        loss = torch.nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+train(torch.utils.data.DataLoader(open("data")))
+print(test(torch.utils.data.DataLoader(open("data"))))
+"""
+
+
+def _ported(text: str, folder: Path) -> Ported:
+    (folder / "train.py").write_text(text, encoding="utf-8")
+    target = load_target("torch_npu")
+    return port_tree(walk(folder / "train.py"), target, Options()).files[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "mixed", "is_apart"),
+    [
+        (EVALUATED, False, True),
+        (EVALUATED, True, False),
+        (EVALUATED.replace("        loss.b", "        GradScaler()\n        loss.b"), False, False),
+    ],
+)
+def test_mixed_precision_of_evaluation_alone_is_not_off(
+    tmp_path: Path, text: str, mixed: bool, is_apart: bool
+) -> None:
+    text = text.replace("import torch\n", "import torch\nfrom torch.cuda.amp import GradScaler\n")
+    done = Verification("train.py", "torch_npu", (), "", step={"mixed": mixed})
+    assert _is_apart(done, _ported(text, tmp_path)) is is_apart

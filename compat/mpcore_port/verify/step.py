@@ -695,6 +695,7 @@ def _port(
         "losses": [] if step.forward else places("losses"),  # those were not run
         "optimizers": places("optimizers"),
         "scalers": places("scalers"),
+        "mixed": bool(scan.autocasts or scan.scalers),
         "port_lines": len(own),
         "elsewhere": missing,
         "along": [] if step.bare else list(place.along),
