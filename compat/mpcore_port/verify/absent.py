@@ -155,6 +155,7 @@ def install(
     stand_in_for_refused(_absent)
     if torch is not None:
         argparse.Namespace.__getattr__ = _option  # type: ignore[method-assign]  # this process alone
+        types.SimpleNamespace = _Plain  # type: ignore[misc]  # settings, of who imports it from now on
     _take_words()
     _give_words()
     settings_classes.install()
@@ -255,12 +256,48 @@ def _take_numbers(torch: Any) -> None:
         make(optimizer, groups, numbers_in(defaults))
         TorchKit.given += [one for group in optimizer.param_groups for one in group["params"]]
 
+    torch.autocast.__init__ = _of_device(torch, torch.autocast.__init__)
+    for name in ("tensor", "as_tensor"):
+        setattr(torch, name, _of_numbers(getattr(torch, name), number_like))
     for held in (torch.Tensor, torch.nn.Module):
         held.to = _to_places(held.to, place_like)
     torch.nn.Module.__setattr__ = _keeping_weights(torch.nn.Module.__setattr__)
     torch.nn.Module.add_module = _to_networks(torch.nn.Module.add_module)
     torch.Tensor.__setitem__ = lambda one, index, value: fill(one, index, number_like(value))
     torch.optim.Optimizer.__init__ = functools.wraps(make)(begin)
+
+
+def _of_device(torch: Any, init: Any) -> Any:
+    """Let regions of a device that is not there be those of the device."""
+
+    @functools.wraps(init)
+    def begin(region: Any, *args: Any, **kwargs: Any) -> None:
+        kind = "npu" if hasattr(torch, "npu") else "cuda"
+        given = [kind if isinstance(one, Missing) else one for one in args[:1]]
+        if isinstance(kwargs.get("device_type"), Missing):
+            kwargs["device_type"] = kind
+        init(region, *given, *args[1:], **kwargs)
+
+    return begin
+
+
+def _of_numbers(make: Any, number_like: Any) -> Any:
+    """Let tensors be made of numbers that are not there, alone and in lists."""
+
+    def plain(value: Any) -> Any:
+        return (
+            type(value)(map(plain, value)) if type(value) in (list, tuple) else number_like(value)
+        )
+
+    @functools.wraps(make)
+    def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
+        few = type(data) not in (list, tuple) or len(data) <= _FEW
+        return make(plain(data) if few else data, *args, **kwargs)
+
+    return tensor
+
+
+_FEW = 64  # numbers of a list that are looked at: data itself is longer
 
 
 def _keeping_weights(give: Any) -> Any:
@@ -302,6 +339,18 @@ def _option(namespace: argparse.Namespace, name: str) -> Any:
     made = parts_of("args")(name)
     setattr(namespace, name, made)
     return made
+
+
+class _Plain(types.SimpleNamespace):
+    """Settings by name; those that a file would have given, which is not there, are there."""
+
+    def __getattr__(self, name: str) -> Any:
+        asks = sys._getframe(1)
+        if name.startswith("_") or only_asks(asks) or is_of_package(asks.f_code.co_filename):
+            raise AttributeError(name)
+        made = parts_of("hparams")(name)
+        setattr(self, name, made)
+        return made
 
 
 def may_raise(frame: types.FrameType, caught: frozenset[str]) -> bool:

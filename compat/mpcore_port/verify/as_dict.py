@@ -8,12 +8,15 @@ import itertools
 from functools import cache
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.verify.roles import LOSS
+
 if TYPE_CHECKING:
     from mpcore_port.verify.module import Module
 
 __all__ = [
     "asked_at_once",
     "attribute_at_once",
+    "compared_at_first",
     "gives_dict",
     "read_of_updated",
     "taken_as_dict",
@@ -40,6 +43,31 @@ def asked_at_once(code: Any, offset: int) -> bool:
         offset: of the instruction that does.
     """
     return offset in _at_once(code)
+
+
+def compared_at_first(code: Any, name: str) -> bool:
+    """Return whether a function hands what it calls ``name`` to a loss of its own, as it is.
+
+    ``loss = criterion(outputs, y)``, where nothing is read of ``outputs``: torch's take tensors.
+    """
+    return bool(name) and name in _compared(code)
+
+
+@cache
+def _compared(code: Any) -> frozenset[str]:
+    quiet = ("CACHE", "PUSH_NULL", "PRECALL")
+    steps = [step for step in dis.get_instructions(code) if step.opname not in quiet]
+    handed: set[str] = set()
+    read: set[str] = set()
+    for before, step, behind in zip(steps, steps[1:], steps[2:], strict=False):
+        if not step.opname.startswith("LOAD_") or not isinstance(step.argval, str):
+            continue
+        if behind.opname in ("LOAD_ATTR", "LOAD_METHOD", "STORE_ATTR"):
+            read.add(step.argval)
+        own = before.opname in ("LOAD_FAST", "LOAD_DEREF", "LOAD_ATTR", "LOAD_METHOD")
+        if own and LOSS.search(str(before.argval)):
+            handed.add(step.argval)
+    return frozenset(handed - read)
 
 
 def attribute_at_once(code: Any, offset: int) -> str:

@@ -7,6 +7,7 @@ import re
 from typing import TYPE_CHECKING
 
 from mpcore_port.verify.assumed_settings import settings_of
+from mpcore_port.verify.module import bound_names
 from mpcore_port.verify.roles import NETWORK, SETTINGS, is_called_loss, role_of
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.verify.module import Module
 
-__all__ = ["BY_NAME", "inherited", "owner_of_init"]
+__all__ = ["BY_NAME", "child_that_gives", "inherited", "owner_of_init"]
 
 BY_NAME = "values by the names of attributes"
 """What a report says of ``inherited``."""
@@ -66,6 +67,24 @@ def inherited(
             code = settings_of(module, folder, name)[0]
         found.append(given.format(name, code))
     return "; ".join(found)
+
+
+def child_that_gives(module: Module, cls: ast.ClassDef) -> ast.ClassDef | None:
+    """Return the class below one that has most of what it reads of itself, and nowhere assigns.
+
+    A trainer goes over ``self.MODEL_NAMES``, which those set that are trainers of something.
+    """
+    lacks = set(_only_read(module, cls, made=True))
+    best, most = None, 0
+    for one in module.classes.values():
+        if one is cls or cls not in _own_bases(module, one):
+            continue
+        given = {*module.methods(one), *(name for s in one.body for name in bound_names(s))}
+        stored = (node for node in ast.walk(one) if _of_self(node))
+        given |= {node.attr for node in stored if isinstance(node.ctx, ast.Store)}  # type: ignore[attr-defined]
+        if len(lacks & given) > most:
+            best, most = one, len(lacks & given)
+    return best
 
 
 def _only_read(module: Module, cls: ast.ClassDef, *, made: bool) -> list[str]:

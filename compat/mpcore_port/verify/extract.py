@@ -19,7 +19,7 @@ from mpcore_port.verify.context import CALLED, NEVER, behind, context
 from mpcore_port.verify.guess import Guess, guess_call
 from mpcore_port.verify.module import StepError, function_name, is_backward, module_of
 from mpcore_port.verify.needs import Loop, Needs
-from mpcore_port.verify.old_torch import AS_BEFORE
+from mpcore_port.verify.old_torch import AS_BEFORE, WHOLE_BETAS, has_whole_betas
 from mpcore_port.verify.required import options_on, required_arguments
 from mpcore_port.verify.roles import OF_WEIGHTS
 from mpcore_port.verify.settings_files import named_in
@@ -47,6 +47,7 @@ sys.path[:0] = {folders!r}
 import torch
 from mpcore_port.verify.absent import install as _mpcore_install
 from mpcore_port.verify.old_torch import install as _mpcore_old
+from mpcore_port.verify.old_torch import take_betas as _mpcore_betas
 from mpcore_port.verify.settings_files import install as _mpcore_files
 from mpcore_port.verify.synthetic import Batches as _mpcore_batches
 from mpcore_port.verify.synthetic import Mapped as _mpcore_mapped
@@ -67,6 +68,7 @@ _mpcore_short = int
 _mpcore_counted = list
 _mpcore_install({given}, {gone!r})
 _mpcore_old({old_torch})
+_mpcore_betas({whole_betas})
 _mpcore_files({files!r}, {named!r})
 _mpcore_given = _mpcore_arrays({inputs!r})
 _mpcore_all = [{batches}]
@@ -87,6 +89,9 @@ def _mpcore_spawn(function, args=(), nprocs=1, **_):
 """
 HEAD = _HEAD.count("\n")
 """Lines that stand in front of a step; line N of the script is line N + HEAD of the step."""
+
+
+_SWITCHED_ON = "mixed precision is on: what switches it, and was off, is taken to be true"
 
 
 @dataclass(frozen=True)
@@ -111,6 +116,7 @@ class Step:
         forward: lines of its forward pass that it does without; () if it has one.
         without: why it does without it.
         bare: whether nothing is imported but torch and what comes with Python.
+        mixed: whether what switches mixed precision on is taken to do so.
         wider: its body with the loops behind it, which do not run; "" where there are none.
     """
 
@@ -132,6 +138,7 @@ class Step:
     forward: tuple[int, ...] = ()
     without: str = ""
     bare: bool = False
+    mixed: bool = False
     wider: str = field(default="", repr=False)
 
     @property
@@ -174,6 +181,7 @@ class Step:
             given=self.given,
             gone=self.gone,
             old_torch=self.old_torch,
+            whole_betas=WHOLE_BETAS in self.assumed,
         )
         lines = [*head.splitlines(), *self.body.splitlines()]
         if self.future:
@@ -189,6 +197,7 @@ def extract(
     old_torch: bool = False,
     forward: bool = True,
     bare: bool = False,
+    mixed: bool = False,
 ) -> Step:
     """Return the training step of a script.
 
@@ -199,6 +208,7 @@ def extract(
         old_torch: whether torch does what it did before 0.4.
         forward: whether it has its forward pass; without one, a loss is made of weights.
         bare: whether nothing is imported but torch and what comes with Python.
+        mixed: whether what switches mixed precision on is taken to do so.
 
     Raises:
         StepError: with what stands in the way.
@@ -207,17 +217,21 @@ def extract(
     if not any(is_backward(node) for node in ast.walk(module.tree)):
         msg = "there is no backward pass in it"
         raise StepError(msg)
-    found = _found(module, Stubs(module, folder, absent, bare=bare))
+    found = _found(module, Stubs(module, folder, absent, bare=bare, mixed=mixed))
     removed = None
     if not forward:
         removed = _forward_of(module, found)
         if not removed.needed:
             msg = "no loss is made in it"
             raise StepError(msg)
-        stubs = Stubs(module, folder, absent, bare=bare)
+        stubs = Stubs(module, folder, absent, bare=bare, mixed=mixed)
         stubs.remove(removed)
         found = _found(module, stubs)
-    step = replace(_step(module, found, removed), bare=bare)
+    step = replace(_step(module, found, removed), bare=bare, mixed=mixed)
+    if mixed:
+        step = replace(step, assumed=(*step.assumed, _SWITCHED_ON))
+    if has_whole_betas(module):
+        step = replace(step, assumed=(*step.assumed, WHOLE_BETAS))
     return replace(step, old_torch=True, assumed=(*step.assumed, AS_BEFORE)) if old_torch else step
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.as_dict import gives_dict
 from mpcore_port.verify.assumed_settings import is_counted, settings_of
-from mpcore_port.verify.bases import BY_NAME, inherited
+from mpcore_port.verify.bases import BY_NAME, child_that_gives, inherited
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, is_step, walk
@@ -103,11 +103,12 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         maker.begin_apex(given)
     call = f"{function.name}({', '.join(given)})"
     if isinstance(owner, ast.ClassDef):
-        init = module.methods(owner).get("__init__")
+        held = child_that_gives(module, owner) or owner
+        init = module.methods(held).get("__init__") or module.methods(owner).get("__init__")
         made = maker.arguments(init, skip=True) if init is not None else []
         maker.begin_apex(given, made)
-        maker.lines.append(f"_mpcore_owner = {owner.name}({', '.join(made)})")
-        found = inherited(module, owner, stubs.folder, "_mpcore_owner", made=False)
+        maker.lines.append(f"_mpcore_owner = {held.name}({', '.join(made)})")
+        found = inherited(module, held, stubs.folder, "_mpcore_owner", made=False)
         maker.lines += found.split("; ") if found else []
         maker.said += [BY_NAME] if found else []
         for method in given_later(module, owner):
@@ -380,20 +381,37 @@ def walk_all(function: Function) -> list[ast.AST]:
     return [node for statement in function.body for node in walk(statement)]
 
 
-def _keys_of(function: Function) -> list[str]:
-    """Return the names that a function takes out of its ``**kwargs``, without a default.
+def _keys_of(module: Module, function: Function) -> dict[str, str]:
+    """Return the names that a function takes out of its ``**kwargs``, with code for their values.
 
-    A scaler has one often: without it there would be no mixed precision to compare.
+    "" is for those without a default. A scaler has one often, and so has a flag of mixed precision,
+    or of the device: without them there would be nothing to compare.
     """
     held = function.args.kwarg.arg if function.args.kwarg is not None else ""
-    found: list[Any] = []
-    for node in walk_all(function):
+    found: dict[Any, str] = {}
+    for node in walk_all(function) if held else ():
         if isinstance(node, ast.Subscript) and ast.unparse(node.value) == held:
-            found += [node.slice.value] if isinstance(node.slice, ast.Constant) else []
+            found |= {node.slice.value: ""} if isinstance(node.slice, ast.Constant) else {}
         elif isinstance(node, ast.Call) and node.args and ast.unparse(node.func) == f"{held}.get":
             name = node.args[0].value if isinstance(node.args[0], ast.Constant) else None
-            found += [name] if re.fullmatch(SCALER, str(name), re.I) else []
-    return list(dict.fromkeys(n for n in found if isinstance(n, str) and n.isidentifier()))
+            is_off = ast.unparse(node.args[-1]) == "False"
+            if re.fullmatch(SCALER, str(name), re.I):
+                found[name] = ""
+            elif is_off and (AMP.fullmatch(str(name)) or _ON_DEVICE.fullmatch(str(name))):
+                found[name] = "True"
+        elif isinstance(node, ast.Call) and any(_hands_all(one, held) for one in node.keywords):
+            own = module.called(node)  # self._begin(**params)
+            if own is not None and own is not function:
+                taken = [one.arg for one in (*own.args.args, *own.args.kwonlyargs)]
+                found |= {n: v for n, v in _keys_of(module, own).items() if n not in taken}
+    return {n: v for n, v in found.items() if isinstance(n, str) and n.isidentifier()}
+
+
+_ON_DEVICE = re.compile(r"(use_?|with_?)?(cuda|gpu)", re.I)
+
+
+def _hands_all(word: ast.keyword, name: str) -> bool:
+    return word.arg is None and ast.unparse(word.value) == name
 
 
 class _Maker:
@@ -436,7 +454,8 @@ class _Maker:
                 values[arg.arg] = "True"
         values |= {name: name for name in data if name in [a.arg for a in listed]}
         values |= {a.arg: self.known[a.arg] for a in listed if a.arg in self.known}
-        values |= {name: "" for name in _keys_of(function) if name not in values}
+        keys = _keys_of(self.module, function)
+        values |= {name: code for name, code in keys.items() if name not in values}
         open_ = [name for name, value in values.items() if not value]
         for name in sorted(open_, key=lambda n: not self._is_model(n, function)):
             values[name] = self._value(name, function)

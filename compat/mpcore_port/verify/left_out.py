@@ -44,7 +44,7 @@ _OF_STEP = re.compile(r"step|optim|scaler|grad|backward|train|update", re.I)
 _STEPS = {"step", "update", "backward", "zero_grad", "unscale_", "train"}
 _OPTIMIZERS = re.compile(r"optim(izer)?s?$", re.I)
 _TO_METERS = re.compile(
-    r"(^|[._])(\w*_)?(\w*meters?|metrics?|mat(rix)?|stats?|acc(uracy|uracies)?|iou|tracker|timer|"
+    r"(^|[._])(\w*_)?(\w*meters?|metrics?|loggers?|mat(rix)?|stats?|acc(uracy|uracies)?|iou|tracker|timer|"
     r"avg|recorders?)(\[.*\])?\.update$",
     re.I,
 )

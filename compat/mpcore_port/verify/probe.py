@@ -27,9 +27,9 @@ from mpcore_port.verify.inputs import FORMS
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["ENDED_EARLY", "main"]
+__all__ = ["ENDED", "ENDED_EARLY", "main"]
 
-_ENDED = "it ended without a backward pass"
+ENDED = "it ended without a backward pass"
 ENDED_EARLY = "it ended before its loop asked for a batch"
 _WANTED = 3  # losses of a try
 _SLOW = 5.0  # processor seconds, after which one loss is enough
@@ -240,7 +240,7 @@ def _run(job: dict[str, Any], inputs: str, path: Path, left: Budget) -> int:
     try:
         runpy.run_path(str(script), run_name="__main__")
         if not told["losses"]:
-            told.setdefault("error", _ENDED if tries.is_try or inputs else ENDED_EARLY)
+            told.setdefault("error", ENDED if tries.is_try or inputs else ENDED_EARLY)
     except _Found:
         if not told.get("searched"):
             told.pop("error", None)

@@ -236,13 +236,39 @@ def _named(tree: ast.AST) -> list[ast.arg | ast.Name]:
 
 def _judged(done: Verification, file: Ported) -> Verification:
     if (file.scan.autocasts or file.scan.scalers) and done.is_idle:
-        done = replace(done, amp_off=True)
+        apart = _is_apart(done, file)
+        done = _saying(done, _APART) if apart else replace(done, amp_off=True)
     plain = next((one for one in done.comparisons if one.mode == "float32"), None)
     steps = file.scan.optimizers or re.search(r"\.(step|zero_grad)\(", file.source.text)
     if steps and plain is not None and plain.losses[0] and not plain.steps:
         done = replace(done, unmoved=True)
     places = _rounding(file)
     return allow_rounding(done, ", ".join(places)) if places else done
+
+
+_APART = "  no mixed precision in it: it is in functions that do not train"
+
+
+def _saying(done: Verification, line: str) -> Verification:
+    step = done.step or {}
+    return replace(done, step={**step, "lines": [*step.get("lines", ()), line]})
+
+
+def _is_apart(done: Verification, file: Ported) -> bool:
+    """Return whether mixed precision is in what evaluates alone: a whole step without any ran."""
+    step = done.step or {}
+    if file.source.notebook is not None or step.get("without_forward") or step.get("mixed", True):
+        return False
+    module = module_of(script_text(file))
+    functions = [n for n in ast.walk(module.tree) if isinstance(n, _FUNCTIONS)]
+    for fact in (*file.scan.autocasts, *file.scan.scalers):
+        around = [one for one in functions if one.lineno <= fact.line <= (one.end_lineno or 0)]
+        if not around or module.reached & set(around):
+            return False
+    return True
+
+
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 def _rounding(file: Ported) -> list[str]:

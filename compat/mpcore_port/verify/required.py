@@ -7,7 +7,7 @@ import re
 from typing import TYPE_CHECKING, Any
 
 from mpcore_port.command_line import option_name
-from mpcore_port.verify.roles import BATCH, BATCH_SIZE, flag_of
+from mpcore_port.verify.roles import BATCH, BATCH_SIZE, flag_of, number_of
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -154,6 +154,7 @@ def _settings_file(node: ast.Call, folder: Path) -> list[str]:
     above = [folder, *([] if (folder / ".git").exists() else [folder.parent])]
     places = [at / name for at in above for name in names_of if at == folder or name]
     files = [p for at in places for end in ("json", "y*ml") for p in sorted(at.glob(f"*.{end}"))]
+    files = [path for path in files if not path.name.startswith(".")]  # of tools
     small = [path for path in files if path.stat().st_size < _LONGEST]
     named = [path for path in small if re.search("config|cfg|default|base", path.name)]
     found = (named or small)[:1]
@@ -179,6 +180,8 @@ def _argument(node: ast.Call, tree: ast.AST) -> list[str]:
     if option.startswith("-"):
         if _constant(given.get("action")) == "store_true" and flag_of(option.lstrip("-")):
             return [option]  # without it there is no mixed precision to compare
+        if number := _computed_with(given, option, tree):
+            return [option, number]
         compared = _compared(given, option, tree)
         if _constant(given.get("required")) is not True and not compared[1:]:
             return []
@@ -189,6 +192,23 @@ def _argument(node: ast.Call, tree: ast.AST) -> list[str]:
     count = _constant(given.get("nargs"))
     values = [_value(given)] * (count if isinstance(count, int) else 1)
     return [option, *values] if option.startswith("-") else values
+
+
+def _computed_with(given: dict[str, ast.expr], option: str, tree: ast.AST) -> str:
+    """Return a number for an option that is None by default, and that the script computes with."""
+    kind, default = given.get("type"), given.get("default")
+    is_number = isinstance(kind, ast.Name) and kind.id in ("int", "float")
+    if not (is_number and isinstance(default, ast.Constant) and default.value is None):
+        return ""
+    name = option_name([option], str(_constant(given.get("dest")) or ""))
+    if re.search(rf"\.{name} is (not )?None\b", ast.unparse(tree)):
+        return ""  # the script has an answer of its own
+    for node in ast.walk(tree):
+        operands = (node.left, node.right) if isinstance(node, ast.BinOp) else ()
+        if any(isinstance(one, ast.Attribute) and one.attr == name for one in operands):
+            number = number_of(name, 1)
+            return str(int(number)) if ast.unparse(kind) == "int" else str(number)  # type: ignore[arg-type]
+    return ""
 
 
 def _takes_rest(given: dict[str, ast.expr]) -> bool:

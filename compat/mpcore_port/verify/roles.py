@@ -31,7 +31,7 @@ SETTINGS = re.compile(
 
 AMP = re.compile(
     r"(use_?|enable_?|with_?)?(torch_?|native_?|apex_?)?"
-    r"(amp|fp16|half|mp|mixed_?precision|autocast)(_?(run|training|enabled|precision))?|"
+    r"(amp|fp16|bf16|half|mp|mixed_?precision|autocast)(_?(run|training|enabled|precision))?|"
     r"(use|enable|with)_?(grad_?|loss_?)?scal(er|ing)",
     re.I,
 )

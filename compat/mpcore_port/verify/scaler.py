@@ -75,6 +75,12 @@ class CallableScaler:
         self._scaler.update()
         return norm
 
+    def __getattr__(self, name: str) -> Any:
+        """Return what the scaler has: it may be used as one."""
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return getattr(self._scaler, name)
+
     def state_dict(self) -> dict[str, Any]:
         """Return the scaler's; the scale too where it is off, in float32."""
         return {"scale": self._scaler.get_scale(), **self._scaler.state_dict()}

@@ -21,6 +21,7 @@ from mpcore_port.stubs.devices import DEVICE
 from mpcore_port.verify.as_dict import (
     asked_at_once,
     attribute_at_once,
+    compared_at_first,
     read_of_updated,
     taken_as_dict,
 )
@@ -31,6 +32,7 @@ from mpcore_port.verify.roles import (
     LOSS,
     NETWORK,
     OF_WEIGHTS,
+    SCALER,
     SETTINGS,
     flag_of,
     number_of,
@@ -130,6 +132,7 @@ def _asked_of(frame: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list
     parts = _unpacked(caller.f_code).get(caller.f_lasti, ())
     stored = _stored(caller.f_code).get(caller.f_lasti, "")
     by_name = not args or "labels" in kwargs or _asks_answers(caller.f_code)
+    by_name = by_name and not compared_at_first(caller.f_code, stored)
     if not (parts or by_name) and taken_as_dict(caller.f_code, stored):
         return ["losses" if LOSS.search(stored) else "keys"]
     if not (parts or stored) and asked_at_once(caller.f_code, caller.f_lasti):
@@ -456,6 +459,8 @@ class StandIn(Missing):
             return self._mpcore_scaler(*args, **kwargs)
         if self._mpcore_name == OF_WEIGHTS:
             return _in_parts(_of_weights(args), tuple(names_wanted(sys._getframe(1))))
+        if self._mpcore_name.endswith(".item") and not (args or kwargs):  # net.temperature.item()
+            return float(number_of(self._mpcore_name.rpartition(".")[0]))
         if makes_one(self._mpcore_name):
             _used.append(self._mpcore_name)
             return Environment(lambda: len(names_wanted(sys._getframe(2))))
@@ -596,9 +601,10 @@ class StandIn(Missing):
     def __iter__(self) -> Iterator[Any]:
         """Iterate over nothing; as many as the caller takes apart."""
         names = names_wanted(sys._getframe(1))
-        made = [StandIn(f"{self._mpcore_name}[{i}]") for i in range(len(names))]
-        pairs = zip(made, names, strict=True)
-        return iter([one._mpcore_module() if _is_network(name) else one for one, name in pairs])
+        made = [StandIn(_part_name(self._mpcore_name, i, one)) for i, one in enumerate(names)]
+        nets = [one for one, name in zip(made, names, strict=True) if _is_network(name)]
+        whole = [_set_up(one, name, nets) for one, name in zip(made, names, strict=True)]
+        return iter(whole)
 
     def get(self, key: Any = "", default: Any = None) -> Any:
         """Return what settings have of that name; else the default, of which more is known.
@@ -627,6 +633,28 @@ class StandIn(Missing):
 
     def __deepcopy__(self, memo: Any) -> StandIn:
         return StandIn(self._mpcore_name, self._mpcore_classes)
+
+
+def _part_name(held: str, place: int, name: Any) -> str:
+    """Return what a part is called that a caller binds to a name: that may say a number."""
+    held = held.removeprefix("optimizer ")  # one of them is
+    return f"{held}.{name}" if isinstance(name, str) and says_number(name) else f"{held}[{place}]"
+
+
+def _set_up(one: StandIn, name: Any, nets: list[StandIn]) -> Any:
+    """Return a part of what sets training up: ``net, optimizer, scaler, start = set_up(cfg)``.
+
+    Beside a network an optimizer is of it, and a scaler is one.
+    """
+    if _is_network(name):
+        return one._mpcore_module()
+    if not nets or not isinstance(name, str):
+        return one
+    if re.fullmatch(r"(\w+_)?optim(izer)?", name, re.I):
+        return _kit[0].optimizer(_kit[0].parameters(nets[0]._mpcore_module()))
+    if re.fullmatch(SCALER, name, re.I):
+        return _kit[0].scaler()
+    return one
 
 
 def _operate(name: str) -> Any:

@@ -46,7 +46,7 @@ from mpcore_port.verify.left_out import (
 )
 from mpcore_port.verify.module import StepError, module_of
 from mpcore_port.verify.old_torch import is_of_old_torch
-from mpcore_port.verify.probe import ENDED_EARLY
+from mpcore_port.verify.probe import ENDED, ENDED_EARLY
 from mpcore_port.verify.refused_imports import import_in, refused_imports
 from mpcore_port.verify.run import STUBS, verify
 from mpcore_port.verify.standing import is_import, looked_for
@@ -139,6 +139,11 @@ def _followed(one: _Compared, empty: Verification, tell: Callable[[str], None]) 
     """Compare a step; where the port alone stops, once more without what it stopped at."""
     file, name = one.file, one.name
     first = done = one.done(empty, set())
+    if done.is_idle and not one.options.args and (file.scan.autocasts or file.scan.scalers):
+        tell("mixed precision was off: once more with it on")
+        again = replace(one, mixed=True).done(empty, set())
+        if again.comparisons and not (_failed(again) or again.is_idle):
+            return again
     if name == "mindspore" and any(is_of_old_torch(found.words) for found in done.comparisons):
         first = done = replace(one, old_torch=True).done(empty, set())
     absent: set[int] = set()
@@ -198,6 +203,7 @@ class _Compared:
     compiling: Compiling | None
     along: Callable[[], Place] | None = None
     old_torch: bool = False
+    mixed: bool = False
 
     def may_stand_in(self, stopped: str, words: str = "") -> set[int]:
         """Return the lines to leave out of both sides where the port alone stopped.
@@ -222,7 +228,7 @@ class _Compared:
         """Return ``empty`` with what was compared; ``absent`` are lines that give nothing."""
         file, place, options = self.file, self.place, self.options
         try:
-            step = _extracted(file, place, absent, old_torch=self.old_torch)
+            step = _extracted(file, place, absent, old_torch=self.old_torch, mixed=self.mixed)
             args = options.args or step.args
             lines = f"lines {step.loop[0]} to {step.loop[1]}"
             self.tell(f"taking the step out of {file.source.path}, {lines}: trying inputs")
@@ -247,7 +253,7 @@ class _Compared:
         facts, ported = _port(file, step, self.result, self.target, place, found)
         step, facts, ported = self._alike(step, facts, ported, place, found)
         with tempfile.TemporaryDirectory(prefix="mpcore-step-") as folder:
-            name = f"{Path(file.source.path).stem}.py"
+            name = _name_beside(Path(file.source.path).stem, place)
             scripts = Path(folder) / "before" / name, Path(folder) / "after" / name
             texts = (step.script(place.original, found.text, place.above), ported)
             for path, text in zip(scripts, texts, strict=True):
@@ -293,6 +299,15 @@ class _Compared:
         return step, facts, ported
 
 
+def _name_beside(stem: str, place: Place) -> str:
+    """Return the name of a step's file; another than the script's where a folder is called so.
+
+    ``from train import utils`` of ``train/train.py`` would find the step in the folder's place.
+    """
+    found = any((at / stem).is_dir() for at in (place.original, *place.above))
+    return f"{stem}_step.py" if found else f"{stem}.py"
+
+
 def _runnable(
     file: Ported,
     step: Step,
@@ -323,7 +338,7 @@ def _runnable(
     last, stays = set[int](), set[int]()  # what was left out last; what has to stay
     if bare:
         absent |= set(_foreign(module))
-        step = _anew(file, place, absent, without, old_torch=step.old_torch, bare=True)
+        step = _anew(file, place, absent, without, like=step, bare=True)
     with trying.probe:
         while True:
             step = trying.restructured(step)
@@ -332,7 +347,7 @@ def _runnable(
                 return trying.restructured(step), found
             except _LineError as exc:
                 if ages and not step.old_torch and is_of_old_torch(str(exc)):
-                    step = _extracted(file, place, absent, old_torch=True)
+                    step = _extracted(file, place, absent, old_torch=True, mixed=step.mixed)
                     continue
                 layout = taken_apart_at(module, next(iter(exc.lines), 0), str(exc))
                 if layout is not None and len(step.layouts) == 1 and layout not in step.layouts:
@@ -369,7 +384,7 @@ def _runnable(
                 else:
                     raise StepError(without or str(exc)) from exc
                 began = time.process_time()
-                step = _anew(file, place, absent, without, old_torch=step.old_torch, bare=bare)
+                step = _anew(file, place, absent, without, like=step, bare=bare)
                 trying.left -= time.process_time() - began
 
 
@@ -395,12 +410,15 @@ def _anew(
     absent: Collection[int],
     without: str,
     *,
-    old_torch: bool,
+    like: Step,
     bare: bool = False,
 ) -> Step:
-    """Return the step with other lines left out; ``without`` says why it has no forward pass."""
+    """Return a step like one with other lines left out; ``without``: why it has no forward pass."""
+    age, mixed = like.old_torch, like.mixed
     try:
-        step = _extracted(file, place, absent, old_torch=old_torch, forward=not without, bare=bare)
+        step = _extracted(
+            file, place, absent, old_torch=age, forward=not without, bare=bare, mixed=mixed
+        )
     except StepError as exc:
         if without:
             raise StepError(without) from exc
@@ -507,10 +525,13 @@ def _extracted(
     old_torch: bool = False,
     forward: bool = True,
     bare: bool = False,
+    mixed: bool = False,
 ) -> Step:
     try:
         text, at = script_text(file), place.original
-        return extract(text, at, absent, old_torch=old_torch, forward=forward, bare=bare)
+        return extract(
+            text, at, absent, old_torch=old_torch, forward=forward, bare=bare, mixed=mixed
+        )
     except _DEFECTS as exc:
         what = " ".join(f"{type(exc).__name__}: {exc}".split())[:200]
         msg = f"the search for it gave up ({what}): a defect, please report"
@@ -553,6 +574,8 @@ def _inputs(
         if answer.get("line"):
             msg = f"it does not run ({answer.get('words')})"
             raise _LineError(msg, answer["lines"])
+        if ENDED in str(answer.get("words")):
+            raise _LineError(str(answer["words"]), ())
         return _Inputs("", how)
     count = len(step.layout.names)
     if given:
@@ -672,6 +695,7 @@ def _port(
         "losses": [] if step.forward else places("losses"),  # those were not run
         "optimizers": places("optimizers"),
         "scalers": places("scalers"),
+        "mixed": bool(scan.autocasts or scan.scalers),
         "port_lines": len(own),
         "elsewhere": missing,
         "along": [] if step.bare else list(place.along),

@@ -35,6 +35,7 @@ from mpcore_port.verify.roles import (
 from mpcore_port.verify.settings_files import READERS as SETTINGS_READERS
 from mpcore_port.verify.stars import given_by_stars, is_star
 from mpcore_port.verify.streams import BATCHES, is_next, nexts
+from mpcore_port.verify.switched_on import asked_devices, switches
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -87,13 +88,21 @@ class Stubs:
         folder: where it lies.
         absent: lines that give nothing: they were tried and failed.
         bare: whether nothing is imported but torch and what comes with Python.
+        mixed: whether what switches mixed precision on is taken to do so.
     """
 
     def __init__(
-        self, module: Module, folder: Path, absent: Collection[int] = (), *, bare: bool = False
+        self,
+        module: Module,
+        folder: Path,
+        absent: Collection[int] = (),
+        *,
+        bare: bool = False,
+        mixed: bool = False,
     ) -> None:
         self.module, self.folder, self.bare = module, folder, bare
-        self.calls: dict[ast.AST, str] = {}
+        self.calls: dict[ast.AST, str] = asked_devices(module)
+        self.calls |= switches(module) if mixed else {}
         self.imports: dict[ast.AST, str] = {}
         self.left: list[ast.Import | ast.ImportFrom] = []
         self.gone: list[str] = []
@@ -174,7 +183,7 @@ class Stubs:
             self.imports[node] = self._assigned_beside(node) or "..."
         elif isinstance(node, ast.Call) and (owner := owner_of_init(self.module, node)):
             self._inherit(node, owner)
-        elif isinstance(node, ast.Call) and line in makers_of_optimizers(self.module):
+        elif isinstance(node, ast.Call) and self._makes_optimizer(node, line):
             self.calls[node.func] = f"_mpcore_missing({'optimizer ' + _name(node)!r})"
         elif isinstance(node, ast.Call) and line in self.losses:  # it keeps what it is given
             name = _name(node)
@@ -199,6 +208,12 @@ class Stubs:
             self.calls[node] = _SIZE if _name(node) in ("int", "len", "round") else given
         elif isinstance(node, ast.expr):
             self.calls[node] = self._absent(node, self._bound_by(node))
+
+    def _makes_optimizer(self, node: ast.Call, line: int) -> bool:
+        """Return whether a call makes an optimizer; its names may stand in a line above."""
+        above = self.module.parents.get(node)
+        lines = {line, above.lineno} if isinstance(above, ast.Assign) else {line}
+        return bool(lines & set(makers_of_optimizers(self.module)))
 
     def _bound_by(self, node: ast.expr) -> str:
         """Return the name that an assigned value gets."""
@@ -427,6 +442,11 @@ class Stubs:
                 self.calls[call] = f"_mpcore_next({known})" if known else NEXT
             elif len(sources) > 1 or not self.is_loader(call.args[0]):
                 self.calls[call.args[0]] = STREAM  # rules know what ``next`` is
+        nexts_of = [call for call, _ in calls if is_next(call)]
+        taken = {ast.unparse(c) for c in nexts_of if self.calls.get(c.args[0]) == STREAM}
+        for node in ast.walk(self.module.tree):  # the first batch, taken in front of the loop
+            if isinstance(node, ast.Call) and is_next(node) and ast.unparse(node) in taken:
+                self.calls[node.args[0]] = STREAM
         return found
 
     def _is_elif(self, node: ast.AST) -> bool:

@@ -106,13 +106,7 @@ class Record(types.SimpleNamespace):
 
     def to(self, *args: Any, **kwargs: Any) -> Record:
         """Return the batch with its tensors moved."""
-
-        def moved(value: Any) -> Any:
-            if isinstance(value, tuple):
-                return tuple(map(moved, value))
-            return value.to(*args, **kwargs)
-
-        return Record(**{key: moved(value) for key, value in vars(self).items()})
+        return Record(**{key: _moved(value, args, kwargs) for key, value in vars(self).items()})
 
 
 class Mapped(dict[str, Any]):
