@@ -25,7 +25,9 @@ def to(value: Any, *args: Any, **kwargs: Any) -> Any:
     for one in (*args, *kwargs.values()):
         if isinstance(one, Tensor | ms.Type):
             dtype = one.dtype if isinstance(one, Tensor) else one
-            return _cast(value, dtype) if isinstance(value, nn.Cell) else value.astype(dtype)
+            if isinstance(value, nn.Cell):
+                return _cast(value, dtype)
+            return value.astype(dtype) if isinstance(value, Tensor) else value.to(dtype)
     return value
 
 

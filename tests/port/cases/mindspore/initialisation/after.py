@@ -1,8 +1,8 @@
 import mindspore as ms
 from mindspore.common.initializer import HeNormal
 from mindspore.common.initializer import Constant
-from mindspore.common.initializer import Normal
 import mpcore_port_runtime as port
+from mindspore.common.initializer import Normal
 from mindspore import nn
 
 
