@@ -74,3 +74,22 @@ made += [p.grad for p in student.parameters()]
 def test_networks_that_are_made_in_pairs_are_made_once(tmp_path: Path) -> None:
     text = beside(PAIRS, tmp_path).text
     assert "student, teacher = filled(0.7), filled(0.5)\ndef forward_2():" in text
+
+
+ABOVE = """import torch
+from torch import nn
+made = []
+net = nn.Linear(3, 3)
+nn.init.constant_(net.weight, 0.3)
+nn.init.constant_(net.bias, 0.1)
+x = torch.sin(torch.arange(6.0)).view(2, 3)
+def squares(model, inputs):
+    return model(inputs).pow(2).mean()
+loss = squares(net, x)
+loss.backward()
+made += [loss.detach(), net.weight.grad]
+"""
+
+
+def test_a_function_above_runs_the_network_that_it_is_handed(tmp_path: Path) -> None:
+    assert "port.loss(forward, net)" in beside(ABOVE, tmp_path).text

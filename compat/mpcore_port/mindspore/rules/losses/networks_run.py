@@ -50,7 +50,8 @@ class NetworksRun:
         local -= {name for node in nodes for name in self._given_again(node)}
         found: list[str] = []
         for node in [*nodes, sink.loss]:
-            self._candidates(node, local, found, set())
+            if not isinstance(node, cst.FunctionDef):  # looked into where it is called
+                self._candidates(node, local, found, set())
         return [self._held(text, nodes) for text in found]
 
     def may_be_none(self, name: str, sink: Sink) -> bool:
