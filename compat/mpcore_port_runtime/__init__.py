@@ -76,6 +76,7 @@ from mpcore_port_runtime.in_place import *  # noqa: F403
 from mpcore_port_runtime.instances import *  # noqa: F403
 from mpcore_port_runtime.layer_settings import *  # noqa: F403
 from mpcore_port_runtime.layers import *  # noqa: F403
+from mpcore_port_runtime.layers_in_place import *  # noqa: F403
 from mpcore_port_runtime.linear_algebra import *  # noqa: F403
 from mpcore_port_runtime.loading import *  # noqa: F403
 from mpcore_port_runtime.loss_bases import *  # noqa: F403

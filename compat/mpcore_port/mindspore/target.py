@@ -18,6 +18,7 @@ from mpcore_port.mindspore.rules.changes.in_place_functions import (
     OutValueRule,
 )
 from mpcore_port.mindspore.rules.changes.just_made import JustMadeRule
+from mpcore_port.mindspore.rules.changes.layers_in_loops import LoopedLayerRule
 from mpcore_port.mindspore.rules.changes.layers_in_place import LayerInPlaceRule
 from mpcore_port.mindspore.rules.changes.resized import ResizedRule
 from mpcore_port.mindspore.rules.changes.rows import RowRule
@@ -185,7 +186,14 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             WordsRule(),
         ],
         [ReleasedRule(), JustMadeRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],
-        [LayerInPlaceRule(), PenaltyRule(), RaisingRule(), ScaledNameRule(), SharedRule()],
+        [
+            LayerInPlaceRule(),
+            LoopedLayerRule(),
+            PenaltyRule(),
+            RaisingRule(),
+            ScaledNameRule(),
+            SharedRule(),
+        ],
         shapes,
         [TrainingRule(), LoopRule(), SwitchRule()],
         names,

@@ -18,7 +18,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["LayerInPlaceRule"]
+__all__ = ["LayerInPlaceRule", "is_in_place"]
 
 _PLACES = {
     **dict.fromkeys(("Hardsigmoid", "Hardswish", "Mish", "ReLU", "ReLU6", "SELU", "SiLU"), 0),
@@ -171,10 +171,11 @@ def _is_layer(func: Any, at: At) -> bool:
 def _works_in_place(func: Any, at: At) -> bool:
     """Return whether a call surely is one of such a layer, or of a Sequential that begins so."""
     made = at.names.origins(func)
-    return bool(made) and all(_is_in_place(one, at) for one in made)
+    return bool(made) and all(is_in_place(one, at) for one in made)
 
 
-def _is_in_place(node: Any, at: At) -> bool:
+def is_in_place(node: Any, at: At) -> bool:
+    """Return whether a call makes a layer in place, or a Sequential that begins with one."""
     if not isinstance(node, cst.Call):
         return False
     module, _, name = (at.names.called(node) or "").rpartition(".")
