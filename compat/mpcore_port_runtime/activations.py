@@ -11,6 +11,7 @@ from typing import Any
 from mindspore import nn, ops
 
 __all__ = [
+    "ELU",
     "Hardswish",
     "Hardtanh",
     "LeakyReLU",
@@ -81,6 +82,18 @@ class LogSigmoid(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     def construct(self, x: Any) -> Any:
         """Return what the function does."""
         return logsigmoid(x)
+
+
+class ELU(nn.Cell):  # type: ignore[misc]
+    """torch.nn.ELU; MindSpore's takes ``alpha`` 1 alone."""
+
+    def __init__(self, alpha: float = 1.0) -> None:
+        super().__init__()
+        self.alpha = alpha
+
+    def construct(self, x: Any) -> Any:
+        """Return what the function does."""
+        return elu(x, self.alpha)
 
 
 class LeakyReLU(nn.Cell):  # type: ignore[misc]

@@ -20,13 +20,20 @@ def through(layer: Any, value: Any, *kept: Any) -> Any:
 
     Layers of MindSpore change nothing: what torch's would have changed is put in its place.
     """
+    if isinstance(layer, nn.SequentialCell) and _begins_in_place(layer):
+        for place, one in enumerate(layer):
+            value = one(value) if place else through(one, value, *kept)
+        return value
     made = layer(value)
-    first = layer
-    while isinstance(first, nn.SequentialCell) and len(first):
-        first = first[0]
-    if getattr(first, "inplace", False) is True:
+    if _begins_in_place(layer):
         for holder in kept:
             pairs = holder.items() if isinstance(holder, dict) else enumerate(holder)
             for key in [key for key, one in pairs if one is value]:
                 holder[key] = made
     return made
+
+
+def _begins_in_place(layer: Any) -> bool:
+    while isinstance(layer, nn.SequentialCell) and len(layer):
+        layer = layer[0]
+    return getattr(layer, "inplace", False) is True

@@ -53,7 +53,8 @@ def _layers(at: At) -> set[int]:
     found = set()
     for call in at.names.calls:
         above = at.names.parents.get(call)
-        if isinstance(above, (cst.Arg, cst.Element)) and is_in_place(call, at):
+        is_row = (at.names.called(call) or "").endswith("Sequential")
+        if isinstance(above, (cst.Arg, cst.Element)) and not is_row and is_in_place(call, at):
             found.add(id(call))
     return found
 
