@@ -142,8 +142,8 @@ IDIOMS: dict[str, tuple[int, str, str, str]] = {
         "",
         "",
     ),
-    "half": (12, _TOP + "model.half()\nx = x.half()\n", "", "half"),
-    "bfloat16": (4, _TOP + "model.bfloat16()\nx = x.bfloat16()\n", "", "bfloat16"),
+    "half": (12, _TOP + "model.half()\nx = x.half()\n", "", ""),
+    "bfloat16": (4, _TOP + "model.bfloat16()\nx = x.bfloat16()\n", "", ""),
     "DDP": (
         63,
         _TOP
