@@ -111,7 +111,8 @@ class _Project:
     def handed(self, file: _File, depth: int = 0) -> dict[str, _Import]:
         """Return the names that a module's top level binds by imports of torch, the first of each.
 
-        What it also defines or assigns otherwise is its own, but for where an import has failed.
+        What it also defines or assigns otherwise is its own. Where an import has failed it is so of
+        a package that may not be there: of torch's own nobody defines them then.
         """
         known = self._bound.get(file.module)
         if known is not None or depth > _DEPTH:
@@ -123,6 +124,9 @@ class _Project:
                 for bound, made in self._bindings(statement, file, depth):
                     found.setdefault(bound, made)
         own = {name for one in _top(file.tree.body, handlers=False) for name in _defined(one)}
+        else_own = {name for one in _top(file.tree.body, handlers=True) for name in _defined(one)}
+        of_others = {k for k, v in found.items() if v.module.partition(".")[0] != "torch"}
+        own |= else_own & of_others
         self._bound[file.module] = {k: v for k, v in found.items() if k not in own}
         return self._bound[file.module]
 

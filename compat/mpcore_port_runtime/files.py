@@ -79,7 +79,7 @@ def _flatten(obj: Any, arrays: dict[str, Any], where: str) -> Any:
         rows = [
             [_key(k, arrays, where), _flatten(v, arrays, f"{where}[{k!r}]")] for k, v in obj.items()
         ]
-        return {"dict": rows}
+        return {"dict": rows} if type(obj) is dict else {"dict": rows, "of": type(obj).__name__}
     if isinstance(obj, list | tuple):
         rows = [_flatten(v, arrays, f"{where}[{n}]") for n, v in enumerate(obj)]
         return {"list" if isinstance(obj, list) else "tuple": rows}
@@ -176,6 +176,20 @@ def load_into(network: Any, f: str | os.PathLike[str] | IO[bytes]) -> Any:
     return network
 
 
+class Entries(dict):  # type: ignore[type-arg]  # of anything
+    """A dictionary of a class of its own, as a file gives it back: its entries are attributes too.
+
+    Settings of yacs and the like are such; the class itself would have to be unpickled.
+    """
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return self[name]
+        except KeyError:
+            msg = f"the saved dictionary has no entry {name!r}"
+            raise AttributeError(msg) from None
+
+
 def _read(path: str) -> Any:
     from safetensors import SafetensorError, safe_open
 
@@ -202,10 +216,13 @@ def _unflatten(tree: Any, file: Any) -> Any:
     if kind == "standard":
         return remade(value, _unflatten(tree["of"], file))
     if kind == "dict":
-        return {
-            _unflatten(key, file) if isinstance(key, dict) else key: _unflatten(entry, file)
-            for key, entry in value
-        }
+        made = Entries if "of" in tree else dict
+        return made(
+            {
+                _unflatten(key, file) if isinstance(key, dict) else key: _unflatten(entry, file)
+                for key, entry in value
+            }
+        )
     if kind == "value":
         return value
     if kind == "member":

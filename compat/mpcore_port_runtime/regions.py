@@ -27,18 +27,12 @@ def autocast(
     Source: ``mindspore.amp.auto_mixed_precision`` at level "auto", mindspore 2.10.0.
 
     Raises:
-        BackendError: bfloat16 on CPU, where MindSpore has no kernels for it.
+        BackendError: bfloat16 on CPU, where MindSpore has no kernels for it, when it is entered.
     """
     del device_type, cache_enabled
     chosen = ms.float16 if dtype is None else dtype
     if not enabled or chosen == ms.float32:
         return _Region(native.AmpLevel.AmpO0, ms.float32, (), ())
-    if chosen == ms.bfloat16 and ms.get_context("device_target") == "CPU":
-        msg = (
-            "`dtype` bfloat16 must run on Ascend: mindspore on CPU has no kernels for it; "
-            "on CPU use float16, or enabled=False"
-        )
-        raise BackendError(msg)
     lower, full = native.AMP_AUTO_WHITE_LIST, native.AMP_AUTO_BLACK_LIST
     return _Region(native.AmpLevel.AmpAuto, chosen, lower, full)
 
@@ -52,6 +46,12 @@ class _Region(ContextDecorator):
         self._strategy = (level, dtype, *lists)
 
     def __enter__(self) -> None:
+        if self._strategy[1] == ms.bfloat16 and ms.get_context("device_target") == "CPU":
+            msg = (
+                "`dtype` bfloat16 must run on Ascend: mindspore on CPU has no kernels for it; "
+                "on CPU use float16, or enabled=False"
+            )
+            raise BackendError(msg)
         native.push_amp_strategy(*self._strategy)
         _REGIONS.set((*_REGIONS.get(), str(self._strategy[1])))
 

@@ -34,6 +34,7 @@ from mpcore_port.torch_npu.settings import (
     Packages,
     Profiler,
     RefusedCalls,
+    Said,
     Settings,
 )
 from mpcore_port.torch_npu.tables import apis
@@ -61,6 +62,7 @@ def rules(options: Options) -> list[list[Rule]]:
             RenameNames(),
             Settings(),
             NullContext(),
+            Said(),
             DeviceString(),
             DeviceMethod(),
             DeviceIndex(),
@@ -97,6 +99,7 @@ def _portable() -> list[Rule]:
         PortableNames(),
         Settings(),
         NullContext(),
+        Said(),
         PortableStrings(),
         PortableMethods(),
         DeviceIndex(),

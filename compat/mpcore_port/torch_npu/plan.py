@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
 from mpcore_port.children import below
 from mpcore_port.handlers import caught, raises
-from mpcore_port.names import string_of
+from mpcore_port.names import dotted, string_of
 from mpcore_port.scan import SCALERS, arguments
 from mpcore_port.torch_npu.tables import settings
 
@@ -20,6 +21,7 @@ __all__ = [
     "context_row",
     "goes",
     "is_cuda",
+    "is_said",
     "is_setting",
     "keeps_stock",
     "kept_import",
@@ -131,6 +133,18 @@ def context_row(call: cst.CSTNode | None, at: At) -> dict[str, Any] | None:
     if not isinstance(call, cst.Call) or not isinstance(at.names.parents.get(call), cst.WithItem):
         return None
     return _row("context", at.names.called(call), at)
+
+
+_SAYS = re.compile(r"(^|[._])(print|pprint|log|debug|info|warning|error|write)$")
+_OF_NCCL = "torch.cuda.nccl.version"
+
+
+def is_said(call: cst.CSTNode | None, at: At) -> bool:
+    """Return whether this is the version of NCCL in a line that only prints or logs."""
+    if not isinstance(call, cst.Call) or at.names.called(call) != _OF_NCCL:
+        return False
+    above = [one for one in at.names.ancestors(call) if isinstance(one, cst.Call)]
+    return bool(above) and _SAYS.search(dotted(above[-1].func)) is not None
 
 
 def is_cuda(text: str | None) -> bool:

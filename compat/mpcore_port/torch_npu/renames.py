@@ -14,6 +14,7 @@ from mpcore_port.torch_npu.plan import (
     DEFAULT_TYPE,
     context_row,
     goes,
+    is_said,
     keeps_stock,
     need_npu,
     scaler_class,
@@ -55,7 +56,7 @@ class RenameNames(Rule):
         """Return whether another rule deals with this use."""
         parent = at.names.parents.get(old)
         call = parent if isinstance(parent, cst.Call) and parent.func is old else None
-        if goes(at.names.statement(old), at) or context_row(call, at):
+        if goes(at.names.statement(old), at) or context_row(call, at) or is_said(call, at):
             return True
         if name in SCALERS:
             if call is None:

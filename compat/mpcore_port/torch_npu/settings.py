@@ -11,13 +11,22 @@ from mpcore_port.packages import imported, package_of
 from mpcore_port.rule import Rule
 from mpcore_port.scan import arguments
 from mpcore_port.torch_npu.apex import apex_imports
-from mpcore_port.torch_npu.plan import context_row, goes, is_setting, kept_import, need_npu
+from mpcore_port.torch_npu.plan import context_row, goes, is_said, is_setting, kept_import, need_npu
 from mpcore_port.torch_npu.tables import settings
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["Flagged", "Group", "NullContext", "Packages", "Profiler", "RefusedCalls", "Settings"]
+__all__ = [
+    "Flagged",
+    "Group",
+    "NullContext",
+    "Packages",
+    "Profiler",
+    "RefusedCalls",
+    "Said",
+    "Settings",
+]
 
 
 _READ = "kept, as the file reads it: a setting without a meaning on an NPU"
@@ -63,6 +72,21 @@ class NullContext(Rule):
         changed = new.with_changes(item=cst.parse_expression(f"{name}()"))
         at.note(self, old, changed, "changed", row["reason"], row["effect"])
         return changed
+
+
+class Said(Rule):
+    """``print(torch.cuda.nccl.version())`` prints None: an NPU has no NCCL."""
+
+    name = "said"
+    reason = "an NPU talks by HCCL, which torch_npu gives no version of"
+    visits = (cst.Call,)
+
+    def leave(self, old: Any, new: Any, at: At) -> Any:
+        """Replace one call."""
+        if not is_said(old, at):
+            return None
+        at.note(self, old, cst.Name("None"), "changed", self.reason, "None is printed or logged")
+        return cst.Name("None")
 
 
 class Flagged(Rule):

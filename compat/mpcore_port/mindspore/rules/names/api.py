@@ -465,6 +465,9 @@ class NameRule(PortRule):
         if not plain and is_asked_for(old, at) and _stands_for(name, at):
             at.note(self, old, cst.Name("True"), reason=_IS_THERE)
             return cst.Name("True")
+        if not plain and at.names.enclosing(old, cst.Annotation) is not None:
+            at.note(self, old, cst.Name("object"), reason="an annotation only")
+            return cst.Name("object")
         if row is None and name in _BY_NAME and self._is_asked(old, at):
             word, there = _BY_NAME[name]
             made = cst.parse_expression(wording(at, word))
@@ -956,11 +959,16 @@ def _raised(small: cst.Import | cst.ImportFrom, why: str) -> cst.SimpleStatement
     return line
 
 
+def _bound_by(small: cst.Import | cst.ImportFrom) -> set[str]:
+    """Return the names that an import binds; it is no star."""
+    aliases: Any = small.names
+    bound = [code_of(one.asname.name if one.asname else one.name) for one in aliases]
+    return {name.partition(".")[0] for name in bound}
+
+
 def _is_used(small: cst.Import | cst.ImportFrom, others: frozenset[str], at: At) -> bool:
     """Return whether the file reads a name that an import binds, and is none of ``others``."""
-    aliases: Any = small.names
-    bound = {code_of(one.asname.name if one.asname else one.name) for one in aliases}
-    bound = {name.partition(".")[0] for name in bound} - others
+    bound = _bound_by(small) - others
     return any(
         name.value in bound
         and not isinstance(at.names.parents[name], (cst.ImportAlias, cst.AsName))
@@ -1027,7 +1035,7 @@ def _left_behind(at: At) -> frozenset[cst.CSTNode]:
         for small in at.names.by_type[kind]
         if _lacking(small, at)
         and failure_is_expected(small, at)
-        and _is_used(small, frozenset(), at)
+        and (_is_used(small, frozenset(), at) or _bound_by(small) & bound_without(small, at))
     )
 
 

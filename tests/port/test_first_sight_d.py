@@ -1,0 +1,144 @@
+"""What scripts at first sight asked for: borders of files, of checkpoints and of pictures."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+
+import mpcore_port_runtime as port
+from mpcore_port.engine import port_text, port_tree
+from mpcore_port.source import walk
+from mpcore_port.targets import Options, load_target
+
+from .ports import beside, ported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+PICTURES = """import torch
+from torchvision.transforms import Normalize
+made = []
+net = torch.nn.Conv2d(3, 3, 1)
+torch.nn.init.constant_(net.weight, 0.3)
+torch.nn.init.constant_(net.bias, 0.1)
+norm = Normalize((0.5, 0.4, 0.3), (0.2, 0.3, 0.4))
+x = torch.sin(torch.arange(96.0)).view(2, 3, 4, 4)
+loss = norm(net(x)).pow(2).mean()
+loss.backward()
+made += [loss.detach(), net.weight.grad, norm(x)]
+"""
+
+
+def test_gradients_go_through_pictures_that_are_normalized(tmp_path: Path) -> None:
+    pytest.importorskip("torchvision", reason="its pictures are compared with")
+    beside(PICTURES, tmp_path)
+
+
+def test_gradients_go_through_normalize() -> None:
+    import mindspore as ms
+
+    held = ms.Tensor(np.ones((3, 2, 2), np.float32))
+    norm = port.vision.Normalize((0.5,) * 3, (0.25,) * 3)
+    found = ms.grad(lambda x: norm(x * 2.0).sum())(held)
+    np.testing.assert_allclose(found.asnumpy(), 8.0)
+
+
+PARTS = """import torch
+try:
+    from apex.normalization import FusedRMSNorm as RMSNorm
+except ImportError:
+    class RMSNorm(torch.nn.Module):
+        def __init__(self, dim):
+            super().__init__()
+            self.weight = torch.nn.Parameter(torch.ones(dim))
+        def forward(self, x):
+            return x * self.weight
+"""
+USER = """import torch
+from .parts import RMSNorm
+net = torch.nn.Sequential(torch.nn.Linear(4, 4), RMSNorm(4))
+"""
+
+
+@pytest.mark.parametrize("target", ["mindspore", "torch_npu"])
+def test_what_a_file_makes_without_a_package_is_what_others_import(
+    target: str, tmp_path: Path
+) -> None:
+    for name, text in (("__init__", ""), ("parts", PARTS), ("user", USER)):
+        (tmp_path / f"{name}.py").write_text(text, encoding="utf-8")
+    done = port_tree(walk(tmp_path), load_target(target), Options()).files
+    texts = {one.source.path: one.text for one in done}
+    assert "from .parts import RMSNorm" in texts["user.py"]
+    assert not [edit for one in done for edit in one.edits if edit.kind == "refused"]
+    if target == "mindspore":
+        assert "raise ModuleNotFoundError" in texts["parts.py"]
+
+
+NODES = """import torch
+class Node(dict):
+    def __getattr__(self, name):
+        return self[name]
+"""
+
+
+def test_settings_come_back_with_their_entries_as_attributes(tmp_path: Path) -> None:
+    made: dict[str, type[dict[str, object]]] = {}
+    exec(NODES, made)
+    port.save({"config": made["Node"](LEVEL="O1"), "plain": {"a": 1}}, tmp_path / "a.pt")
+    found = port.load(tmp_path / "a.pt")
+    assert found["config"].LEVEL == found["config"]["LEVEL"] == "O1"
+    assert type(found["plain"]) is dict
+    with pytest.raises(AttributeError, match="no entry 'LEVELS'"):
+        _ = found["config"].LEVELS
+
+
+ANNOTATED = """from typing import Optional, Union
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel as FSDP
+class Trainer:
+    model: Union[FSDP, torch.nn.Module] = 2
+    other: Optional[FSDP] = None
+    def run(self, given: FSDP) -> Union[FSDP, int]:
+        held: FSDP = given
+        return held
+made = [Trainer().run(3)]
+"""
+
+
+def test_annotations_of_what_is_refused_refuse_nothing(tmp_path: Path) -> None:
+    assert not [one for one in beside(ANNOTATED, tmp_path).edits if one.kind == "refused"]
+
+
+CHOSEN = """import contextlib
+import torch
+made = []
+for name in ("tf32", "fp16"):
+    region = {
+        "bf16": torch.cuda.amp.autocast(dtype=torch.bfloat16),
+        "fp16": contextlib.nullcontext(),
+        "tf32": contextlib.nullcontext(),
+    }[name]
+    with region:
+        made.append(torch.ones(2) * 2)
+"""
+
+
+@pytest.mark.filterwarnings("ignore")  # torch's own, of CUDA that is not there
+def test_regions_that_nobody_enters_raise_nothing(tmp_path: Path) -> None:
+    beside(CHOSEN, tmp_path)
+
+
+def test_the_version_of_nccl_is_printed_as_none() -> None:
+    script = "import torch\nprint('torch', torch.cuda.nccl.version())\n"
+
+    found = port_text(script, load_target("torch_npu"), Options())
+    assert "print('torch', None)" in found.text
+    kept = port_text(script.replace("print(", "f("), load_target("torch_npu"), Options())
+    assert [edit.line for edit in kept.edits if edit.kind == "refused"] == [2]
+
+
+def test_a_use_of_what_is_refused_is_refused() -> None:
+    script = ANNOTATED.replace("made = [Trainer().run(3)]", "made = [FSDP(2)]")
+    assert [one.line for one in ported(script).edits if one.kind == "refused"] == [10]
