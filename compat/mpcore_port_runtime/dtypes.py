@@ -10,7 +10,7 @@ from mindspore import Tensor, nn
 from mpcore_port_runtime.in_place import put
 from mpcore_port_runtime.modules import _every
 
-__all__ = ["half", "rounded", "to"]
+__all__ = ["half", "rounded", "to", "type_name"]
 
 _FLOATS = (ms.float16, ms.bfloat16, ms.float32, ms.float64)
 
@@ -29,6 +29,23 @@ def to(value: Any, *args: Any, **kwargs: Any) -> Any:
                 return _cast(value, dtype)
             return value.astype(dtype) if isinstance(value, Tensor) else value.to(dtype)
     return value
+
+
+_TYPES = {
+    "BFloat16": "BFloat16", "Bool": "Bool", "Float16": "Half", "Float32": "Float",
+    "Float64": "Double", "Int16": "Short", "Int32": "Int", "Int64": "Long", "Int8": "Char",
+    "UInt8": "Byte", "Complex64": "ComplexFloat", "Complex128": "ComplexDouble",
+}  # fmt: skip
+
+
+def type_name(value: Any) -> str:
+    """Return ``tensor.type()``, ``"torch.FloatTensor"``; of anything else what its own gives.
+
+    Source: ``torch.Tensor.type``, torch 2.13.0: of a tensor on the CPU.
+    """
+    if not isinstance(value, Tensor):
+        return value.type()
+    return f"torch.{_TYPES[str(value.dtype)]}Tensor"
 
 
 def half(value: Any) -> Any:

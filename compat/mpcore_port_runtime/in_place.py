@@ -200,7 +200,10 @@ def set_through(held: Any, seen: Any, places: Any, value: Any) -> None:
     fresh = ops.broadcast_to(fresh.astype(held.dtype), found.shape)
     flat = held.reshape(-1).copy()
     flat[found.reshape(-1)] = fresh.reshape(-1)
-    held[:] = flat.reshape(held.shape)
+    if isinstance(held, Parameter):
+        put(held, flat.reshape(held.shape))
+    else:
+        held[:] = flat.reshape(held.shape)
 
 
 def part_changed(held: Any, places: Any, value: Any) -> Any:

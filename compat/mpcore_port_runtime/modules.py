@@ -113,7 +113,13 @@ def hold(owner: Any, name: str, value: Any) -> None:
     """Set ``owner.name`` as torch means it: ``weight`` of an Embedding is its table."""
     names = next((names for kind, names in _TORCH.items() if isinstance(owner, kind)), {})
     native = {other: one for one, other in names.items()}
-    setattr(owner, native.get(name, name), value)
+    word = native.get(name, name)
+    if isinstance(value, Tensor) and word in owner.__dict__.get("_buffers", ()):
+        kept = word not in owner._non_persistent_buffers_set
+        plain = value.value() if isinstance(value, ms.Parameter) else value
+        owner.register_buffer(word, plain, persistent=kept)
+        return
+    setattr(owner, word, value)
     if name == "bias" and hasattr(owner, "has_bias"):
         owner.has_bias = value is not None  # MindSpore's layers ask that, not the bias
         if not hasattr(owner, "bias_add"):

@@ -142,3 +142,138 @@ def test_the_version_of_nccl_is_printed_as_none() -> None:
 def test_a_use_of_what_is_refused_is_refused() -> None:
     script = ANNOTATED.replace("made = [Trainer().run(3)]", "made = [FSDP(2)]")
     assert [one.line for one in ported(script).edits if one.kind == "refused"] == [10]
+
+
+PLACES = """import torch
+made = []
+mask = torch.ones(4, 3)
+places = torch.tensor([0, 4])
+mask.data.view(-1)[places] = 0.0
+net = torch.nn.Linear(4, 3)
+torch.nn.init.constant_(net.weight, 1.0)
+net.weight.data.view(-1)[places] = 7.0
+held = {"a": torch.ones(2, 3)}
+held["a"].data.view(-1)[places] = 0.5
+whole = torch.ones(2, 2)
+whole.detach().view(-1)[1] = 9
+made += [mask, net.weight, held["a"], whole]
+"""
+
+
+def test_places_of_a_view_of_data_are_set(tmp_path: Path) -> None:
+    beside(PLACES, tmp_path)
+
+
+ONE_WAY = """import torch
+from torch import nn
+made = []
+class args:
+    half = False
+if args.half:
+    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
+net = nn.Linear(3, 1)
+nn.init.constant_(net.weight, 0.3)
+nn.init.constant_(net.bias, 0.1)
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+def step(x):
+    if args.half:
+        pred = net(x)
+    else:
+        pred = net(x.to("cpu"))
+    loss = pred.pow(2).mean()
+    opt.zero_grad()
+    if args.half:
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+    else:
+        loss.backward()
+        opt.step()
+    return loss.item()
+for i in range(3):
+    made.append(step(torch.ones(2, 3) * (i + 1)))
+"""
+
+
+@pytest.mark.parametrize("half", [False, True])
+def test_a_scaler_that_one_branch_makes_is_asked_for_there(half: bool, tmp_path: Path) -> None:
+    beside(ONE_WAY.replace("half = False", f"half = {half}"), tmp_path)
+
+
+FORMS = """import torch
+from torch import nn
+made = []
+sizes = [1, 2]
+made.append(torch.ones(size=(len(sizes),)) * 3)
+made.append(torch.zeros(size=[2, len(sizes)]))
+class Fixed(nn.Module):
+    def __init__(self, n):
+        super().__init__()
+        self.register_buffer("weight", torch.ones(n))
+        self.register_buffer("running_mean", torch.zeros(n))
+    def forward(self, x):
+        return (x - self.running_mean[None, :, None, None]) * self.weight[None, :, None, None]
+def convert(module):
+    if isinstance(module, nn.BatchNorm2d):
+        made_of = Fixed(module.num_features)
+        made_of.running_mean = module.running_mean
+        made_of.weight.data = module.weight.data.clone().detach()
+        return made_of
+    for name, child in module.named_children():
+        module.add_module(name, convert(child))
+    return module
+net = nn.Sequential(nn.Conv2d(1, 2, 1), nn.BatchNorm2d(2))
+nn.init.constant_(net[0].weight, 0.5)
+nn.init.constant_(net[0].bias, 0.5)
+net[1].running_mean.fill_(0.25)
+net = convert(net)
+made.append(net(torch.ones(1, 1, 2, 2)))
+made.append(sorted(net.state_dict()) == ["0.bias", "0.weight", "1.running_mean", "1.weight"])
+class Turned(nn.Module):
+    def feat(self, x):
+        x = x.permute(0, 2, 1)
+        x = x.unsqueeze_(1)
+        return x * 2
+made.append(Turned().feat(torch.arange(6.0).view(1, 2, 3)))
+kind = torch.ones(2)
+made.append(int("Float" in kind.type()) + 2 * int(kind.long().type().endswith("LongTensor")))
+"""
+
+
+def test_sizes_by_name_buffers_of_others_and_names_of_types(tmp_path: Path) -> None:
+    found = beside(FORMS, tmp_path)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+
+
+LISTED = """import torch
+net = torch.nn.Linear(2, 2)
+opt = torch.optim._multi_tensor.AdamW(net.parameters(), lr=0.1, betas=(0.9, 0.95))
+"""
+
+
+def test_loops_over_lists_of_tensors_are_the_optimizers_themselves() -> None:
+    assert "optim.AdamW(net.trainable_params(), lr=0.1, betas=(0.9, 0.95))" in ported(LISTED).text
+
+
+OF_TIMM = """import torch
+from timm.utils import ApexScaler, NativeScaler
+try:
+    from apex import amp
+    has_apex = True
+except ImportError:
+    has_apex = False
+def main(model, optimizer):
+    if has_apex:
+        model, optimizer = amp.initialize(model, optimizer, opt_level="O1")
+        return ApexScaler()
+    return NativeScaler()
+"""
+
+
+def test_where_timm_asks_for_apex_the_script_goes_on_without_it() -> None:
+    found = port_text(OF_TIMM, load_target("torch_npu"), Options())
+    assert "    from apex import amp\n" in found.text
+    assert "return _port_timm_scaler(NativeScaler())" in found.text
+    assert [edit.line for edit in found.edits if "goes on without it" in edit.reason] == [4]
+    alone = OF_TIMM.replace("ApexScaler, ", "").replace("ApexScaler()", "amp")
+    assert "mpcore_compat.apex" in port_text(alone, load_target("torch_npu"), Options()).text

@@ -231,7 +231,10 @@ def _packed(row: Mapping, call: cst.Call) -> cst.Call:
     if len(sizes) == 1 and not sizes[0].star:
         return call
     if not sizes:
-        return call
+        named = [arg for arg in rest if arg.keyword is not None and arg.keyword.value == "size"]
+        others = [arg for arg in rest if arg not in named]
+        plain = [cst.Arg(arg.value, comma=arg.comma) for arg in named]
+        return call.with_changes(args=[*plain, *others])
     elements: list[cst.BaseElement] = [
         cst.StarredElement(arg.value) if arg.star else cst.Element(arg.value) for arg in sizes
     ]

@@ -58,6 +58,18 @@ def _imports_of_apex(block: cst.BaseSuite) -> list[cst.SimpleStatementLine]:
     ]
 
 
+def _is_of_apex(small: Any) -> bool:
+    if not isinstance(small, (cst.Import, cst.ImportFrom)):
+        return False
+    return any(name.partition(".")[0] == "apex" for name in imported(small))
+
+
+def _is_for_timm(at: At) -> bool:
+    """Return whether a scaler of timm asks for apex: timm imports the real one, or has None."""
+    asked = at.names.by_type[cst.Name]
+    return any(one.value == "ApexScaler" and at.names.is_reference(one) for one in asked)
+
+
 class ApexImports(Rule):
     """``from apex import amp`` becomes ``from mpcore_compat.apex import amp``."""
 
@@ -73,6 +85,10 @@ class ApexImports(Rule):
         """Rewrite one line of imports."""
         small = old.body[0] if len(old.body) == 1 else None
         result = None
+        if at.once(_is_for_timm) and kept_import(old, at) and _is_of_apex(small):
+            at.unproven(self, old, _EXPECTED)
+            at.once(apex_imports).add(old)
+            return None
         if isinstance(small, cst.ImportFrom) and small.module and not small.relative:
             result = self._from(small, old, new, at)
         elif isinstance(small, cst.Import):

@@ -1,4 +1,4 @@
-"""What of timm chooses CUDA unless it is told a device: it is told the NPU."""
+"""What of timm chooses CUDA: loaders are told the NPU, scalers are given the NPU's."""
 
 from __future__ import annotations
 
@@ -33,13 +33,14 @@ class TimmDevices(Rule):
         row = next((r for r in settings()["timm"] if name in r["names"]), None)
         if row is None or "timm" in at.project.modules:
             return None
+        if row["scaler"]:
+            return None if old.args else self._scaler(old, new, row["effect"], at)
         words = {arg.keyword.value for arg in old.args if arg.keyword is not None}
         placed = sum(arg.keyword is None for arg in old.args)
         if "device" in words or placed > row["before"] or any(arg.star for arg in old.args):
             return None
-        code = '"npu"' if row["text"] else f'{at.name_of("torch", "torch")}.device("npu")'
         told = cst.Arg(
-            cst.parse_expression(code),
+            cst.parse_expression(f'{at.name_of("torch", "torch")}.device("npu")'),
             keyword=cst.Name("device"),
             equal=cst.AssignEqual(cst.SimpleWhitespace(""), cst.SimpleWhitespace("")),
         )
@@ -47,6 +48,23 @@ class TimmDevices(Rule):
         need_npu(at)
         at.note(self, old, changed, "changed", self.reason, row["effect"])
         return changed
+
+    def _scaler(self, old: cst.Call, new: Any, effect: str, at: At) -> Any:
+        """Have one of timm's scalers hold the NPU's, of any timm."""
+        at.preambles["timm"] = _HOLDS
+        need_npu(at)
+        changed = cst.Call(cst.Name("_port_timm_scaler"), [cst.Arg(new)])
+        at.note(self, old, changed, "changed", self.reason, effect)
+        return changed
+
+
+_HOLDS = '''
+def _port_timm_scaler(scaler):
+    """Have timm's scaler hold the NPU's: CUDA's own switches itself off."""
+    from torch_npu.npu.amp import GradScaler
+    scaler._scaler = GradScaler()
+    return scaler
+'''
 
 
 def _behind(args: Any, told: cst.Arg) -> list[cst.Arg]:

@@ -50,12 +50,12 @@ def stand_in_for_refused(absent: Callable[[str], Any]) -> None:
             held[name] = _giving(held[name], absent)
 
 
-def _giving(refused: Callable[[str], Any], absent: Callable[[str], Any]) -> Callable[[str], Any]:
-    def give(reason: str) -> Any:
+def _giving(refused: Callable[..., Any], absent: Callable[[str], Any]) -> Callable[..., Any]:
+    def give(reason: str, **said: Any) -> Any:
         frame = sys._getframe(1)
         found = import_in(reason)
         made = None if found is None else _given(found, frame, absent)
-        return refused(reason) if made is None else made
+        return refused(reason, **said) if made is None else made
 
     return give
 

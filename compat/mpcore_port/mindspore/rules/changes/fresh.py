@@ -157,8 +157,17 @@ def _is_of_a_pair(node: cst.Subscript, at: At) -> bool:
     return len(node.slice) == 1 and isinstance(place, cst.Integer) and _is_pair(pair, at)
 
 
-def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = None) -> bool:
-    """Return whether a local name holds fresh tensors only, and hands them to no other name."""
+def is_alone(
+    held: cst.Name,
+    at: At,
+    fresh: Callable[[Any, At], bool] | None = None,
+    *,
+    views: bool = False,
+) -> bool:
+    """Return whether a local name holds fresh tensors only, and hands them to no other name.
+
+    With ``views`` they may be views of others: what changes is their shape.
+    """
     scope = at.names.scope(held)
     bindings = scope.bindings.get(held.value, [])
     if not bindings or scope.kind == "class":
@@ -166,7 +175,8 @@ def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = N
     again = {id(root) for one in bindings if (root := _seen_again(one.value, held)) is not None}
     made = _made_before(held, bindings, at)
     bindings, every = _between(bindings, made, held, at), bindings
-    if any(_seen_again(one.value, held) is not None for one in bindings):
+    fresh = _is_own_view if views else fresh
+    if not views and any(_seen_again(one.value, held) is not None for one in bindings):
         # A view of what the name held before: that was its alone, too.
         made = _made_before(held, [b for b in every if _seen_again(b.value, held) is None], at)
         bindings = _between(every, made, held, at)
@@ -180,8 +190,9 @@ def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = N
         if binding.value is None:
             return False
         for way in _ways(binding.value):
-            own = held.value in (code_of(way), begins_with(way), _moved(way))
-            if not own and _seen_again(way, held) is None and not is_own(way, at):
+            own = not views and held.value in (code_of(way), begins_with(way), _moved(way))
+            again_seen = not views and _seen_again(way, held) is not None
+            if not own and not again_seen and not is_own(way, at):
                 return False
     uses = _uses(held, scope, at)
     return not any(
@@ -191,6 +202,19 @@ def is_alone(held: cst.Name, at: At, fresh: Callable[[Any, At], bool] | None = N
         for node in uses
         if id(node) not in again
     )
+
+
+_OWN_VIEWS = frozenset(
+    {"expand", "narrow", "permute", "reshape", "select", "squeeze", "t", "transpose", "view"}
+) | {"unsqueeze", "unsqueeze_"}
+
+
+def _is_own_view(value: Any, at: At) -> bool:
+    """Return whether a value is a tensor of its own, perhaps of another's memory."""
+    func = value.func if isinstance(value, cst.Call) else None
+    if isinstance(func, cst.Attribute) and at.names.called(value) is None:
+        return func.attr.value in _OWN_VIEWS or is_fresh(value, at)
+    return is_fresh(value, at)
 
 
 def _between(bindings: Sequence[Binding], made: int, held: cst.Name, at: At) -> list[Binding]:

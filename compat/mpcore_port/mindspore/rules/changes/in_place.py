@@ -165,6 +165,7 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         return _noted(rule, old, made, at, "no other name holds it: it is made anew")
     if isinstance(held, cst.Name):
         sure = is_alone(held, at)
+        sure = sure or (name[:-1] in SHAPES and is_alone(held, at, views=True))
         if not sure and not is_alone(held, at, is_perhaps_fresh):
             return _written(rule, old, new, at)
         value = plain_call(name, old, new, fresh, at)

@@ -6,6 +6,7 @@ tensor that it is a part of. The other holder is given the values by a line of i
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -467,12 +468,14 @@ def _seen_through(old: cst.BaseExpression, new: Any) -> tuple[str, str] | None:
         if not call and part.attr.value not in ("T", "mT"):
             break
         found = part.value
+    if found is old or not isinstance(found, (cst.Name, cst.Attribute, cst.Subscript, cst.Call)):
+        return None
     held = code_of(found)
-    if (
-        found is old
-        or not isinstance(found, (cst.Name, cst.Attribute, cst.Subscript))
-        or held.endswith(".data")
-    ):
+    name = re.sub(r"\.(data|detach\(\))$", "", held)  # the same memory
+    if isinstance(found, cst.Call) and name == held:
         return None
     seen = code_of(new.value) if isinstance(new, cst.Subscript) else ""
-    return (held, seen[len(held) :]) if seen.startswith(f"{held}.") else None
+    for start in (held, f"ops.stop_gradient({name})", name):
+        if seen.startswith(f"{start}."):
+            return name, seen[len(start) :]
+    return None

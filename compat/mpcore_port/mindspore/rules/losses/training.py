@@ -17,6 +17,7 @@ from mpcore_port.mindspore.loop.rule import loops_of
 from mpcore_port.mindspore.loop.scalers import made_in_branches
 from mpcore_port.mindspore.rules.losses.accelerated import accelerated
 from mpcore_port.mindspore.rules.losses.divided import division
+from mpcore_port.mindspore.rules.losses.in_branches import made_in_branch
 from mpcore_port.mindspore.rules.losses.inputs import (
     GRADIENT,
     GRADIENT_ORDER,
@@ -305,7 +306,7 @@ class TrainingRule(PortRule):
         bodies: dict[int, list[Any]] = {place: [line] for place, line in enumerate(new.body)}
         for plan in plans:
             last = plan.places[-1]
-            lines = self._lines(plan, new, at)
+            lines = self._lines(plan, old.body[plan.places[0]], new, at)
             for line in plan.unsure:
                 at.unproven(self, line, _UNSURE)
             for line in plan.between:
@@ -328,7 +329,7 @@ class TrainingRule(PortRule):
         body = [line for place in sorted(bodies) if place not in gone for line in bodies[place]]
         return new.with_changes(body=body)
 
-    def _lines(self, plan: Plan, new: Any, at: At) -> list[Any]:
+    def _lines(self, plan: Plan, first: Any, new: Any, at: At) -> list[Any]:
         inner: list[Any] = [
             cst.parse_statement(f"{name} = {held}") for name, held in plan.restored.items()
         ]
@@ -362,7 +363,7 @@ class TrainingRule(PortRule):
         )
         lines.append(function)
         port = need(at, "port", "torch")
-        scaler = re.sub(r"^port(?=\.apex\.)", port, plan.sink.scaler)
+        scaler = re.sub(r"^port(?=\.apex\.)", port, made_in_branch(plan.sink, first, at))
         scaler = f", scaler={scaler}" if scaler else ""
         given = ", ".join([plan.function, *plan.parts])
         inputs = f", inputs=[{', '.join(plan.inputs)}]" if plan.inputs else ""

@@ -218,6 +218,10 @@ class MethodRule(PortRule):
             return made
         if name == "type" and not old.args and _is_type_of_another(old, at):
             return None  # ported with the call around it
+        if name == "type" and not old.args and not is_module(at, holder):
+            made = cst.parse_expression(wording(at, f"port.type_name({code_of(new.func.value)})"))
+            at.note(self, old, made, "changed", _TYPE_NAME, _NO_CUDA)
+            return made
         if name == "clone" and not old.args and _may_have_own(old, at):
             return self._wrap(old, new, at, "port.clone")
         row = table("methods").get(f"Tensor.{name}")
@@ -737,6 +741,8 @@ def _is_of_class(node: Any, at: At) -> bool:
 _COPIED = "a network's copy is saved in float32, rounded; nothing in this file says that it is one"
 _HALF = "of a tensor its half, of a network one whose parameters are float16"
 _DTYPES = {"half": "float16", "float": "float32", "double": "float64"}
+_TYPE_NAME = "the name of its type in torch"
+_NO_CUDA = "that of a tensor on the CPU, wherever it is"
 _CAST = "its parameters and buffers of floats get this dtype, in place"
 _CASTS = (
     "kernels in 16 bits round otherwise than torch's; on a CPU MindSpore has none in bfloat16, and "
