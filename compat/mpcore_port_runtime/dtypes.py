@@ -44,7 +44,7 @@ def type_name(value: Any) -> str:
     Source: ``torch.Tensor.type``, torch 2.13.0: of a tensor on the CPU.
     """
     if not isinstance(value, Tensor):
-        return value.type()
+        return str(value.type())
     return f"torch.{_TYPES[str(value.dtype)]}Tensor"
 
 

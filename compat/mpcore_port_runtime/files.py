@@ -216,13 +216,11 @@ def _unflatten(tree: Any, file: Any) -> Any:
     if kind == "standard":
         return remade(value, _unflatten(tree["of"], file))
     if kind == "dict":
-        made = Entries if "of" in tree else dict
-        return made(
-            {
-                _unflatten(key, file) if isinstance(key, dict) else key: _unflatten(entry, file)
-                for key, entry in value
-            }
-        )
+        entries = {
+            _unflatten(key, file) if isinstance(key, dict) else key: _unflatten(entry, file)
+            for key, entry in value
+        }
+        return Entries(entries) if "of" in tree else entries
     if kind == "value":
         return value
     if kind == "member":

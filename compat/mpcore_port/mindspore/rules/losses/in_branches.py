@@ -9,7 +9,7 @@ import libcst as cst
 from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
-    from mpcore_port.mindspore.rules.losses.sinks import Sink
+    from mpcore_port.mindspore.rules.losses.planned import Sink
     from mpcore_port.rule import At
 
 __all__ = ["made_in_branch"]

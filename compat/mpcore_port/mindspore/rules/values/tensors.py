@@ -219,9 +219,9 @@ class MethodRule(PortRule):
         if name == "type" and not old.args and _is_type_of_another(old, at):
             return None  # ported with the call around it
         if name == "type" and not old.args and not is_module(at, holder):
-            made = cst.parse_expression(wording(at, f"port.type_name({code_of(new.func.value)})"))
-            at.note(self, old, made, "changed", _TYPE_NAME, _NO_CUDA)
-            return made
+            word = cst.parse_expression(wording(at, f"port.type_name({code_of(new.func.value)})"))
+            at.note(self, old, word, "changed", _TYPE_NAME, _NO_CUDA)
+            return word
         if name == "clone" and not old.args and _may_have_own(old, at):
             return self._wrap(old, new, at, "port.clone")
         row = table("methods").get(f"Tensor.{name}")
