@@ -15,7 +15,7 @@ from mpcore_port.verify.extract import extract
 from mpcore_port.verify.judge import Verification
 from mpcore_port.verify.module import Module
 from mpcore_port.verify.old_torch import has_whole_betas
-from mpcore_port.verify.project import _is_apart
+from mpcore_port.verify.project import _is_apart, _is_unused
 from mpcore_port.verify.required import required_arguments
 from mpcore_port.verify.switched_on import asked_devices, switches
 
@@ -351,3 +351,22 @@ def test_mixed_precision_of_evaluation_alone_is_not_off(
     text = text.replace("import torch\n", "import torch\nfrom torch.cuda.amp import GradScaler\n")
     done = Verification("train.py", "torch_npu", (), "", step={"mixed": mixed})
     assert _is_apart(done, _ported(text, tmp_path)) is is_apart
+
+
+UNUSED = """import torch
+from torch import nn
+scaler = torch.cuda.amp.GradScaler()
+def train(net, loader, optimizer):
+    for x, y in loader:
+        loss = nn.functional.mse_loss(net(x), y)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_a_scaler_that_scales_nothing_is_no_mixed_precision(tmp_path: Path) -> None:
+    assert _is_unused(_ported(UNUSED, tmp_path))
+    assert not _is_unused(_ported(UNUSED.replace("loss.back", "scaler.scale(loss).back"), tmp_path))
+    region = UNUSED + "def test(net, x):\n    with torch.autocast('cuda'):\n        return net(x)\n"
+    assert not _is_unused(_ported(region, tmp_path))

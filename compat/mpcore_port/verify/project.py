@@ -236,8 +236,11 @@ def _named(tree: ast.AST) -> list[ast.arg | ast.Name]:
 
 def _judged(done: Verification, file: Ported) -> Verification:
     if (file.scan.autocasts or file.scan.scalers) and done.is_idle:
-        apart = _is_apart(done, file)
-        done = _saying(done, _APART) if apart else replace(done, amp_off=True)
+        if _is_unused(file):
+            done = _saying(done, _UNUSED)
+        else:
+            apart = _is_apart(done, file)
+            done = _saying(done, _APART) if apart else replace(done, amp_off=True)
     plain = next((one for one in done.comparisons if one.mode == "float32"), None)
     steps = file.scan.optimizers or re.search(r"\.(step|zero_grad)\(", file.source.text)
     if steps and plain is not None and plain.losses[0] and not plain.steps:
@@ -247,6 +250,17 @@ def _judged(done: Verification, file: Ported) -> Verification:
 
 
 _APART = "  no mixed precision in it: it is in functions that do not train"
+
+_UNUSED = "  no mixed precision in it: its scaler scales nothing"
+
+
+def _is_unused(file: Ported) -> bool:
+    """Return whether a script has no region, and makes scalers that it names nowhere else."""
+    makes = {fact.line for fact in file.scan.scalers}
+    lines = script_text(file).splitlines()
+    named = {at for at, line in enumerate(lines, 1) if re.search("scaler|autocast", line, re.I)}
+    told = {at for at in named if lines[at - 1].lstrip().startswith(("import ", "from "))}
+    return bool(makes) and not file.scan.autocasts and named - told <= makes
 
 
 def _saying(done: Verification, line: str) -> Verification:
