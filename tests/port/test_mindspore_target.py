@@ -376,7 +376,6 @@ def test_counts_add_up_to_the_rows():
         ("nn.ConvTranspose1d(3, 3, 3, padding_mode='reflect')", "pad with zeros"),
         ("nn.Conv2d(3, 3, 3, stride=2, padding='same')", "write numbers"),
         ("nn.BatchNorm2d(3, momentum=None)", "has no equal"),
-        ("nn.ELU(alpha=0.5)", "alpha=1.0 only"),
         ("torch.zeros(2, 3).softmax(*sizes)", "must be written out"),
         ("torch.hub.load('a', 'b')", "no weights are fetched"),
         ("torch.some_new_function(1)", "no equal"),
@@ -421,7 +420,7 @@ def test_a_loss_of_something_else_is_refused_when_it_runs():
     with pytest.raises(RuntimeError, match="must hold a Cell"):
         port.loss(lambda: ms.Tensor(1.0), len)
     with pytest.raises(RuntimeError, match="bfloat16 must run on Ascend"):
-        port.autocast(dtype=ms.bfloat16)
+        port.autocast(dtype=ms.bfloat16).__enter__()
     # an exception leaves precision and process as they were
     assert net(ms.Tensor(np.ones((3, 2), np.float32))).dtype == ms.float32
 

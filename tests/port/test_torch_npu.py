@@ -151,6 +151,7 @@ STAYS = {
     "fused optimizers": "import torch\ntorch.optim.Adam(p, fused=True)\nmake(fused=True)\n",
     "process group": 'import torch.distributed as d\nd.init_process_group("gloo")\n'
     "d.init_process_group(**options)\n",
+    "said": "import mine\nprint(mine.cuda.nccl.version())\n",
     "calls": "import torch\nwhole = isinstance(model, torch.nn.DataParallel)\n",
     "profiler": "import mine\nmine.profile(experimental_config=1).key_averages()\n",
     "flagged": "import re\nre.compile('x')\n",

@@ -198,6 +198,51 @@ def _be_alone(distributed: Any) -> None:
         asked = getattr(distributed, name, None)
         if asked is not None:
             setattr(distributed, name, _or_alone(asked, distributed.is_initialized, alone))
+    for name, of_one in _OF_ONE.items():
+        talk = getattr(distributed, name, None)
+        if talk is not None:
+            setattr(distributed, name, _or_with_itself(talk, distributed.is_initialized, of_one))
+
+
+def _filled(held: Any, value: Any) -> None:
+    """Give the list that one process fills what it has itself."""
+    place = held[0]
+    held[0] = _copied(place, value) if hasattr(place, "copy_") else value
+
+
+def _copied(held: Any, value: Any) -> Any:
+    return held.copy_(value.detach())  # no gradients go through what processes talk
+
+
+_OF_ONE = {
+    "all_gather": _filled,
+    "all_gather_into_tensor": _copied,
+    "all_gather_object": _filled,
+    **dict.fromkeys(
+        ("all_reduce", "barrier", "broadcast", "broadcast_object_list", "reduce"),
+        lambda *_: None,
+    ),
+}
+"""What processes do together, where there is one."""
+
+
+def _or_with_itself(talk: Any, is_begun: Any, of_one: Any) -> Any:
+    @functools.wraps(talk)
+    def run(*args: Any, **kwargs: Any) -> Any:
+        if is_begun():
+            return talk(*args, **kwargs)
+        words = ("tensor", "obj", "input_tensor")
+        of_one(*args[:2], *(kwargs[word] for word in words if word in kwargs and len(args) == 1))
+        return _Done() if kwargs.get("async_op") else None
+
+    return run
+
+
+class _Done:
+    """What is handed back for a talk that goes on: one process waits for nobody."""
+
+    def wait(self, *_: Any) -> bool:
+        return True
 
 
 def _or_alone(asked: Any, is_begun: Any, alone: int) -> Any:
