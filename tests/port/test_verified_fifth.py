@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import ast
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
+import torch
 
 from mpcore_port.engine import port_tree
 from mpcore_port.source import walk
 from mpcore_port.targets import Options, load_target
+from mpcore_port.verify.absent import _be_alone
 from mpcore_port.verify.bases import child_that_gives
 from mpcore_port.verify.extract import extract
 from mpcore_port.verify.judge import Verification
@@ -370,3 +373,28 @@ def test_a_scaler_that_scales_nothing_is_no_mixed_precision(tmp_path: Path) -> N
     assert not _is_unused(_ported(UNUSED.replace("loss.back", "scaler.scale(loss).back"), tmp_path))
     region = UNUSED + "def test(net, x):\n    with torch.autocast('cuda'):\n        return net(x)\n"
     assert not _is_unused(_ported(region, tmp_path))
+
+
+def test_one_process_talks_with_itself_where_nothing_has_begun() -> None:
+    said: list[str] = []
+
+    def talk(*_: object, **__: object) -> None:
+        said.append("talked")
+
+    names = ("all_gather", "all_gather_object", "all_reduce", "get_rank", "get_world_size")
+    begun = [False]
+    group = SimpleNamespace(
+        **dict.fromkeys(names, talk), is_initialized=lambda: begun[0], barrier=None
+    )
+    _be_alone(group)
+    held, whole = [torch.zeros(2)], [None]
+    assert group.all_gather(held, torch.ones(2, requires_grad=True) * 3) is None
+    group.all_gather_object(whole, obj={"a": 1})
+    assert held[0].tolist() == [3, 3]
+    assert not held[0].requires_grad
+    assert whole == [{"a": 1}]
+    assert group.all_reduce(held[0], async_op=True).wait()
+    assert (group.get_rank(), group.get_world_size(), said) == (0, 1, [])
+    begun[0] = True
+    group.all_reduce(held[0])
+    assert said == ["talked"]
