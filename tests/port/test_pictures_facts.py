@@ -70,9 +70,9 @@ made.append(1 if x.data.type() == z.data.type() else 2)
 
 
 SAME = {"convolutions in groups": CONV, "warped pictures": GRID, "types of two tensors": KINDS}
+SAME["a type alone"] = "made += [int(y.type() == 'torch.FloatTensor') for y in (x, x.long())]\n"
 REFUSED = {
     "a bicubic warp": "y = F.grid_sample(x, g, mode='bicubic')\n",
-    "a type alone": "if x.type() == name:\n    made.append(x)\n",
 }
 
 
