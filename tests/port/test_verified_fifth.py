@@ -398,3 +398,26 @@ def test_one_process_talks_with_itself_where_nothing_has_begun() -> None:
     begun[0] = True
     group.all_reduce(held[0])
     assert said == ["talked"]
+
+
+TALKS = """import torch
+import torch.distributed as dist
+from torch import nn
+def train_one_epoch(model, criterion, data_loader, optimizer, device):
+    for samples, targets in data_loader:
+        samples = samples.to(device, non_blocking=True)
+        targets = targets.to(device, non_blocking=True)
+        loss = criterion(model(samples), targets)
+        losses = [torch.zeros_like(loss) for _ in range(dist.get_world_size())]
+        dist.all_gather(losses, loss)
+        losses = torch.tensor(losses)
+        if torch.isnan(losses).any():
+            continue
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+"""
+
+
+def test_losses_that_processes_gather_are_put_together(tmp_path: Path) -> None:
+    assert _same(verified(TALKS, tmp_path, ("float32",), "torch_npu"))

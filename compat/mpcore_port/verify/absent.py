@@ -303,7 +303,7 @@ def _take_numbers(torch: Any) -> None:
 
     torch.autocast.__init__ = _of_device(torch, torch.autocast.__init__)
     for name in ("tensor", "as_tensor"):
-        setattr(torch, name, _of_numbers(getattr(torch, name), number_like))
+        setattr(torch, name, _of_numbers(torch, getattr(torch, name), number_like))
     for held in (torch.Tensor, torch.nn.Module):
         held.to = _to_places(held.to, place_like)
     torch.nn.Module.__setattr__ = _keeping_weights(torch.nn.Module.__setattr__)
@@ -326,8 +326,12 @@ def _of_device(torch: Any, init: Any) -> Any:
     return begin
 
 
-def _of_numbers(make: Any, number_like: Any) -> Any:
-    """Let tensors be made of numbers that are not there, alone and in lists."""
+def _of_numbers(torch: Any, make: Any, number_like: Any) -> Any:
+    """Let tensors be made of numbers that are not there, alone and in lists.
+
+    A list of losses is put together: where indices of tensors are taken in Python, as those of
+    older torch are, torch asks each for its length, and one without axes has none.
+    """
 
     def plain(value: Any) -> Any:
         return (
@@ -336,7 +340,12 @@ def _of_numbers(make: Any, number_like: Any) -> Any:
 
     @functools.wraps(make)
     def tensor(data: Any, *args: Any, **kwargs: Any) -> Any:
-        few = type(data) not in (list, tuple) or len(data) <= _FEW
+        rows = type(data) in (list, tuple)
+        if rows and data and all(isinstance(one, torch.Tensor) and not one.ndim for one in data):
+            whole = torch.stack([one.detach() for one in data])
+            asked = {k: v for k, v in kwargs.items() if k in ("dtype", "device") and v is not None}
+            return whole.to(**asked).requires_grad_(kwargs.get("requires_grad", False))
+        few = not rows or len(data) <= _FEW
         return make(plain(data) if few else data, *args, **kwargs)
 
     return tensor
