@@ -222,9 +222,7 @@ def _written(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     if graded and not isinstance(chain, cst.Name):
         return None
     target, before = _write_before(fresh, at)
-    if before is target and not is_ungraded(
-        old, at
-    ):  # gradients may need the values that it has before
+    if before is target and not is_ungraded(old, at):  # gradients may need its old values
         before = cst.Call(cst.Attribute(before, cst.Name("copy")))
     value = plain_call(name, old, new, before, at)
     if value is None:

@@ -444,12 +444,14 @@ class MethodRule(PortRule):
         made = cst.parse_expression(wording(at, f"port.to({held}, {dtype})"))
         if _is_of_class(old.func.value, at):  # type: ignore[attr-defined]
             at.unproven(self, old, "taken for a network by the class that makes it", made)
+        elif dtype == "ms.float32":
+            at.note(self, old, made, reason=_CAST)
         else:
             at.note(self, old, made, "changed", reason=_CAST, effect=_CASTS)
         return made
 
     def _of_unknown(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        """Write ``G = G.half()`` of what may be a network: the runtime raises for one."""
+        """Write ``G = G.half()`` of what may be a network, or a tensor."""
         held = code_of(new.func.value)  # type: ignore[attr-defined]
         made = cst.parse_expression(wording(at, f"port.half({held})"))
         at.unproven(self, old, _HALF, made)
