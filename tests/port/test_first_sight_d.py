@@ -277,3 +277,21 @@ def test_where_timm_asks_for_apex_the_script_goes_on_without_it() -> None:
     assert [edit.line for edit in found.edits if "goes on without it" in edit.reason] == [4]
     alone = OF_TIMM.replace("ApexScaler, ", "").replace("ApexScaler()", "amp")
     assert "mpcore_compat.apex" in port_text(alone, load_target("torch_npu"), Options()).text
+
+
+WHOLE = """import torch
+try:
+    import apex
+    there = True
+except ImportError:
+    there = False
+def main(model, optimizer):
+    if there:
+        model, optimizer = apex.amp.initialize(model, optimizer, opt_level="O1")
+        group = apex.parallel.create_syncbn_process_group(4)
+"""
+
+
+def test_an_import_of_apex_that_stays_is_listed() -> None:
+    found = port_text(WHOLE, load_target("torch_npu"), Options())
+    assert [edit.line for edit in found.edits if "goes on without it" in edit.reason] == [3]

@@ -105,6 +105,8 @@ class ApexImports(Rule):
             return None  # the rule of packages refuses it
         used = _parts_used(at)
         if not used <= {"apex.amp", *(row["name"] for row in settings()["apex"])}:
+            if kept_import(old, at):
+                at.unproven(self, small, _EXPECTED)
             return None
         bound = code_of(small.names[0].asname.name) if small.names[0].asname else "apex"
         if names[0] == "apex":
