@@ -7,6 +7,7 @@ numbers or of tensors go along.
 
 from __future__ import annotations
 
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -65,18 +66,6 @@ def _sub(one: Any, other: Any, alpha: Any) -> Any:
     return one - (other if alpha == 1 else other * alpha)
 
 
-def _mul(one: Any, other: Any) -> Any:
-    return one * other
-
-
-def _div(one: Any, other: Any) -> Any:
-    return one / other
-
-
-def _lerp(one: Any, end: Any, weight: Any) -> Any:
-    return ops.lerp(one, end, weight)
-
-
 def _addcmul(one: Any, first: Any, second: Any, value: Any) -> Any:
     return one + first * second * value
 
@@ -107,32 +96,32 @@ def foreach_sub_(self: Sequence[Any], other: Any, *, alpha: Any = 1) -> None:
 
 def foreach_mul(self: Sequence[Any], other: Any) -> list[Any]:
     """Return ``torch._foreach_mul``."""
-    return _each(_mul, self, other)
+    return _each(operator.mul, self, other)
 
 
 def foreach_mul_(self: Sequence[Any], other: Any) -> None:
     """Multiply each tensor, in place."""
-    _in_place(_mul, self, other)
+    _in_place(operator.mul, self, other)
 
 
 def foreach_div(self: Sequence[Any], other: Any) -> list[Any]:
     """Return ``torch._foreach_div``."""
-    return _each(_div, self, other)
+    return _each(operator.truediv, self, other)
 
 
 def foreach_div_(self: Sequence[Any], other: Any) -> None:
     """Divide each tensor, in place."""
-    _in_place(_div, self, other)
+    _in_place(operator.truediv, self, other)
 
 
 def foreach_lerp(self: Sequence[Any], tensors1: Sequence[Any], weight: Any) -> list[Any]:
     """Return ``torch._foreach_lerp``."""
-    return _each(_lerp, self, tensors1, weight)
+    return _each(ops.lerp, self, tensors1, weight)
 
 
 def foreach_lerp_(self: Sequence[Any], tensors1: Sequence[Any], weight: Any) -> None:
     """Move each tensor towards another by a share of the way, in place."""
-    _in_place(_lerp, self, tensors1, weight)
+    _in_place(ops.lerp, self, tensors1, weight)
 
 
 def foreach_addcmul(

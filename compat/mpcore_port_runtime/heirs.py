@@ -12,10 +12,10 @@ import mindspore as ms
 from mindspore import nn, ops
 from mindspore.common.initializer import Normal
 
-from mpcore_port_runtime import layers, norms
+from mpcore_port_runtime import layers
 from mpcore_port_runtime.refusal import only
 
-__all__ = ["GELU", "Dropout", "Embedding", "GroupNorm", "Linear", "MaxPool2d", "Softmax"]
+__all__ = ["GELU", "Dropout", "Embedding", "Linear", "Softmax"]
 
 
 class Linear(nn.Dense):  # type: ignore[misc]  # nn.Cell is untyped
@@ -55,24 +55,6 @@ class Embedding(layers.Embedding):
         super().__init__(num_embeddings, embedding_dim, **start)
 
 
-class GroupNorm(norms.GroupNorm):
-    """torch.nn.GroupNorm."""
-
-    def __init__(
-        self,
-        num_groups: int,
-        num_channels: int,
-        eps: float = 1e-5,
-        affine: bool = True,
-        device: Any = None,
-        dtype: Any = None,
-        *,
-        bias: bool = True,
-    ) -> None:
-        only("bias", bias, True)
-        super().__init__(num_groups, num_channels, float(eps), affine)
-
-
 class Dropout(nn.Dropout):  # type: ignore[misc]
     """torch.nn.Dropout; other random numbers."""
 
@@ -99,22 +81,3 @@ class Softmax(nn.Softmax):  # type: ignore[misc]
     def construct(self, input: Any) -> Any:  # torch's name
         """Return the shares along the axis, or along the one that the rank says."""
         return layers.softmax(input) if self.dim is None else ops.softmax(input, axis=self.dim)
-
-
-class MaxPool2d(nn.MaxPool2d):  # type: ignore[misc]
-    """torch.nn.MaxPool2d."""
-
-    def __init__(
-        self,
-        kernel_size: Any,
-        stride: Any = None,
-        padding: Any = 0,
-        dilation: Any = 1,
-        return_indices: bool = False,
-        ceil_mode: bool = False,
-    ) -> None:
-        only("return_indices", return_indices, False)
-        only("dilation", dilation, 1, (1, 1))
-        padded = {"pad_mode": "pad"} if padding not in (0, (0, 0)) or ceil_mode else {}
-        step = kernel_size if stride is None else stride
-        super().__init__(kernel_size, step, padding=padding, ceil_mode=ceil_mode, **padded)

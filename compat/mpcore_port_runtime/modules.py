@@ -114,16 +114,23 @@ def hold(owner: Any, name: str, value: Any) -> None:
     names = next((names for kind, names in _TORCH.items() if isinstance(owner, kind)), {})
     native = {other: one for one, other in names.items()}
     word = native.get(name, name)
-    if isinstance(value, Tensor) and word in owner.__dict__.get("_buffers", ()):
-        kept = word not in owner._non_persistent_buffers_set
-        plain = value.value() if isinstance(value, ms.Parameter) else value
-        owner.register_buffer(word, plain, persistent=kept)
+    if renews_buffer(owner, word, value):
         return
     setattr(owner, word, value)
     if name == "bias" and hasattr(owner, "has_bias"):
         owner.has_bias = value is not None  # MindSpore's layers ask that, not the bias
         if not hasattr(owner, "bias_add"):
             owner.bias_add = ops.BiasAdd()
+
+
+def renews_buffer(owner: Any, name: str, value: Any) -> bool:
+    """Register a buffer anew, and return whether it is one; it stays in the state, or out of it."""
+    if not isinstance(value, Tensor) or name not in owner.__dict__.get("_buffers", ()):
+        return False
+    kept = name not in owner._non_persistent_buffers_set
+    plain = value.value() if isinstance(value, ms.Parameter) else value
+    owner.register_buffer(name, plain, persistent=kept)
+    return True
 
 
 def holds(owner: Any, name: str) -> bool:

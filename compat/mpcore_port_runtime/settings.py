@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
-from mindspore import Tensor, nn, ops
+from mindspore import nn, ops
 
 from mpcore.errors import BackendError
 from mpcore_port_runtime import convolutions
 from mpcore_port_runtime.convolving import each_axis
+from mpcore_port_runtime.modules import renews_buffer
 
 __all__ = ["set_attribute", "sides"]
 
@@ -22,9 +23,7 @@ def set_attribute(owner: Any, name: str, value: Any) -> None:
 
     Source: the classes of mindspore/nn/layer, MindSpore 2.10.0.
     """
-    if isinstance(owner, nn.Cell) and name in owner._buffers and isinstance(value, Tensor):
-        kept = name not in owner._non_persistent_buffers_set
-        owner.register_buffer(name, value, persistent=kept)
+    if isinstance(owner, nn.Cell) and renews_buffer(owner, name, value):
         return
     for kind, names, renew in _RENEWED:
         if isinstance(owner, kind) and name in names:

@@ -236,11 +236,8 @@ def _named(tree: ast.AST) -> list[ast.arg | ast.Name]:
 
 def _judged(done: Verification, file: Ported) -> Verification:
     if (file.scan.autocasts or file.scan.scalers) and done.is_idle:
-        if _is_unused(file):
-            done = _saying(done, _UNUSED)
-        else:
-            apart = _is_apart(done, file)
-            done = _saying(done, _APART) if apart else replace(done, amp_off=True)
+        none = _UNUSED if _is_unused(file) else _APART if _is_apart(done, file) else ""
+        done = _saying(done, none) if none else replace(done, amp_off=True)
     plain = next((one for one in done.comparisons if one.mode == "float32"), None)
     steps = file.scan.optimizers or re.search(r"\.(step|zero_grad)\(", file.source.text)
     if steps and plain is not None and plain.losses[0] and not plain.steps:

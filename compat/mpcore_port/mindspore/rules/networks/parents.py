@@ -24,12 +24,10 @@ _WITH_TORCHS = {
     "torch.nn.Dropout": "port.heirs.Dropout",
     "torch.nn.Embedding": "port.heirs.Embedding",
     "torch.nn.GELU": "port.heirs.GELU",
-    "torch.nn.GroupNorm": "port.heirs.GroupNorm",
     "torch.nn.Linear": "port.heirs.Linear",
-    "torch.nn.MaxPool2d": "port.heirs.MaxPool2d",
     "torch.nn.Softmax": "port.heirs.Softmax",
 }
-"""Layers with torch's arguments that classes alone are made of."""
+"""Layers with torch's arguments that classes alone are made of, where a row names none."""
 
 _PLAIN = ("torch.nn.Module", "torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
 
