@@ -25,6 +25,7 @@ Ports of `--plain` import the last two only for what the report lists.
 _PARTS = (
     "accelerate",
     "apex",
+    "attended",
     "augment",
     "boxes",
     "counted",

@@ -84,6 +84,8 @@ _OTHERS = (
     (re.compile(r"transformers\.(optimization\.)?get_\w*schedule\w*$"), "scheduler"),
     (re.compile(r"diffusers\.(optimization\.)?get_\w*schedule\w*$"), "scheduler"),
     (re.compile(r"torch_scatter\.(scatter\.)?scatter(_add|_sum|_mean)?$"), "tensor"),
+    (re.compile(r"xformers\.ops\.(fmha\.)?memory_efficient_attention$"), "tensor"),
+    (re.compile(r"flash_attn\.(\w+\.)?flash_attn_((qkv|kv)packed_)?func$"), "tensor"),
     (re.compile(r"lion_pytorch\.(\w+\.)?Lion$"), "optimizer"),
     (re.compile(r"torchvision\.ops\.(boxes\.)?(\w*nms|\w*box\w*|sigmoid_focal_loss)$"), "tensor"),
     (re.compile(r"timm\.loss\."), "module"),

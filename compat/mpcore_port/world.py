@@ -28,6 +28,7 @@ __all__ = ["RULE", "Judge", "judged", "known_anywhere", "package_reason", "unpro
 RULE = "closed world"
 _SAYS = re.compile(r"(?<![A-Za-z0-9])(cuda|nvidia[-_]?smi|nvidia|nccl|cudnn|nvcc)(?![a-z])", re.I)
 _COMMANDS = ("subprocess.", "os.system", "os.popen", "os.exec", "os.spawn", "sh.", "pexpect.")
+_OURS = ("import mpcore_compat", "from mpcore_compat")
 _SHOWN = 60  # characters of a string that a report shows
 
 
@@ -93,6 +94,7 @@ class _World:
         self.done = {(edit.line, edit.column) for edit in edits}
         self.texts = {(edit.line, edit.old.partition("(")[0]) for edit in edits}
         self.gone = {e.line for e in edits if e.kind == "changed" and not e.new}
+        self.ours = {(e.line, e.column) for e in edits if e.new.startswith(_OURS)}
         self.own = project.defined | _COMMON
 
     def __iter__(self) -> Iterator[tuple[tuple[int, int], str, str]]:
@@ -118,7 +120,8 @@ class _World:
     # --- imports --------------------------------------------------------------------------------
 
     def _import(self, node: Any) -> Iterator[tuple[cst.CSTNode, str, str]]:
-        for name in imported(node):
+        moved = self.tree.positions.start(node) in self.ours
+        for name in () if moved else imported(node):
             why = self._package(name)
             if why:
                 yield node, code_of(node), why

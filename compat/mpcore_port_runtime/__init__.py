@@ -5,6 +5,7 @@ from __future__ import annotations
 from mpcore_port_runtime import accelerate as accelerate
 from mpcore_port_runtime import answers as answers
 from mpcore_port_runtime import apex as apex
+from mpcore_port_runtime import attended as attended
 from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import boxes as boxes
 from mpcore_port_runtime import counted as counted

@@ -128,6 +128,8 @@ STAYS = {
     "data parallel": "import torch\nwhole = isinstance(model, torch.nn.DataParallel)\n",
     "messages": "import apexlike\nprint('install apexlike')\nprint('Please install apex')\n",
     "packages": "try:\n    import flash_attn\nexcept ImportError:\n    flash_attn = None\n",
+    "kernels": "import xformers_like.ops\nfrom mine import flash_attn\n",
+    "kernel names": "from mine import flash_attn\nflash_attn.layers.rotary()\n",
     "imports": "from torch import nn\nimport torch.amp\nfrom .cuda import amp\n",
     "names": "import torch\nfrom mine import cuda\ncuda.is_available()\ntorch.autocast('cpu')\n",
     "settings": "import torch\nallowed = torch.backends.cudnn.benchmark\n",

@@ -17,6 +17,7 @@ from mpcore_port.torch_npu.devices import DeviceFlag, DeviceMethod, DeviceString
 from mpcore_port.torch_npu.horovod import HorovodImports, HorovodNames
 from mpcore_port.torch_npu.indices import DeviceIndex, PortableCalls
 from mpcore_port.torch_npu.judging import JUDGE
+from mpcore_port.torch_npu.kernels import KernelImports, KernelNames
 from mpcore_port.torch_npu.portable import (
     PortableAmp,
     PortableGroup,
@@ -56,6 +57,8 @@ def rules(options: Options) -> list[list[Rule]]:
             ApexParts(),
             HorovodImports(),
             HorovodNames(),
+            KernelImports(),
+            KernelNames(),
             Packages(),
             ApexMessages(),
             ImportNames(),
@@ -93,6 +96,8 @@ def _portable() -> list[Rule]:
         ApexParts(),
         HorovodImports(),
         HorovodNames(),
+        KernelImports(),
+        KernelNames(),
         Packages(),
         ApexMessages(),
         PortableImports(),

@@ -11,6 +11,7 @@ from mpcore_port.packages import imported, package_of
 from mpcore_port.rule import Rule
 from mpcore_port.scan import arguments
 from mpcore_port.torch_npu.apex import apex_imports
+from mpcore_port.torch_npu.kernels import rewritten_imports
 from mpcore_port.torch_npu.plan import context_row, goes, is_said, is_setting, kept_import, need_npu
 from mpcore_port.torch_npu.tables import settings
 
@@ -137,6 +138,8 @@ class Packages(Rule):
             return None
         advice = _advice(small, at)
         if advice is None or kept_import(old, at) or old in at.once(apex_imports):
+            return None
+        if small in at.once(rewritten_imports):
             return None
         bound = _bound(small)
         if not bound:

@@ -9,7 +9,7 @@ from typing import Any
 
 from mpcore_port.facts import Api, read_apis
 
-__all__ = ["MODULES", "apis", "home", "lookup", "settings"]
+__all__ = ["MODULES", "apis", "home", "kernels", "lookup", "settings"]
 
 _LISTED = "torch_npu documents it as supported on Atlas A2 and A3"
 _PUBLIC = "public in torch_npu.npu, not in its documented list"
@@ -69,7 +69,23 @@ def apis() -> list[Api]:
     rows["horovod.torch"] = Api(
         "horovod.torch", "mpcore_compat.horovod", "changed", row["reason"], row["effect"]
     )
+    said = data["kernels_said"]
+    for row in data["kernels"]:
+        for name in (f"{module}.{one}" for module in row["modules"] for one in row["names"]):
+            if name not in kernels():
+                to = f"{row['home']}.{name.rpartition('.')[2]}"
+                rows[name] = Api(name, to, "changed", said["reason"], said["effect"])
     return [rows[name] for name in sorted(rows)]
+
+
+@cache
+def kernels() -> dict[str, tuple[str, frozenset[str]]]:
+    """Return modules of kernels, where they are written with torch's operations, and as far."""
+    return {
+        module: (row["home"], frozenset(row["names"]))
+        for row in settings()["kernels"]
+        for module in row["modules"]
+    }
 
 
 def lookup(name: str | None) -> tuple[Api, str] | None:

@@ -1033,10 +1033,17 @@ def _left_behind(at: At) -> frozenset[cst.CSTNode]:
         small
         for kind in (cst.Import, cst.ImportFrom)
         for small in at.names.by_type[kind]
-        if _lacking(small, at)
+        if (_of_kernels(small) or _lacking(small, at))
         and failure_is_expected(small, at)
         and (_is_used(small, frozenset(), at) or _bound_by(small) & bound_without(small, at))
     )
+
+
+def _of_kernels(small: cst.Import | cst.ImportFrom) -> bool:
+    """Return whether an import is of kernels for CUDA: without them scripts take a plainer way."""
+    if isinstance(small.names, cst.ImportStar):
+        return False
+    return {name.partition(".")[0] for name in imported(small)} <= {"flash_attn", "xformers"}
 
 
 def is_done_without(node: cst.BaseExpression, at: At) -> bool:

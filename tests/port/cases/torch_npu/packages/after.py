@@ -24,8 +24,8 @@ class _mpcore_refused:
     __getitem__ = __setattr__ = __enter__ = __exit__ = __add__ = __radd__ = __mul__ = __rmul__ = __mod__ = _raise
 
 
-# mpcore port: refused: import flash_attn: use torch.nn.functional.scaled_dot_product_attention, or torch_npu.npu_fusion_attention
-flash_attn = _mpcore_refused("import flash_attn: use torch.nn.functional.scaled_dot_product_attention, or torch_npu.npu_fusion_attention")
+# mpcore port: refused: import transformer_engine: kernels for CUDA; use torch.nn
+transformer_engine = _mpcore_refused("import transformer_engine: kernels for CUDA; use torch.nn")
 # mpcore port: refused: from nvidia.dali import pipeline_def, fn: decodes on CUDA; use torchvision transforms
 pipeline_def = _mpcore_refused("from nvidia.dali import pipeline_def, fn: decodes on CUDA; use torchvision transforms")
 fn = _mpcore_refused("from nvidia.dali import pipeline_def, fn: decodes on CUDA; use torchvision transforms")
@@ -36,5 +36,5 @@ except ImportError:
     xformers = None
 
 
-def attend(q, k, v):
-    return flash_attn.flash_attn_func(q, k, v)
+def layer(size):
+    return transformer_engine.pytorch.Linear(size, size)

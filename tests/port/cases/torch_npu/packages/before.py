@@ -1,5 +1,5 @@
 import torch
-import flash_attn
+import transformer_engine
 from nvidia.dali import pipeline_def, fn
 
 try:
@@ -8,5 +8,5 @@ except ImportError:
     xformers = None
 
 
-def attend(q, k, v):
-    return flash_attn.flash_attn_func(q, k, v)
+def layer(size):
+    return transformer_engine.pytorch.Linear(size, size)
