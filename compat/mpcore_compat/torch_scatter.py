@@ -1,14 +1,16 @@
 """torch_scatter by torch's own operations, where its kernels for CPU and CUDA are not there.
 
 Groups are sums of ``Tensor.scatter_add_`` and ends of ``Tensor.scatter_reduce``, which run where
-torch does; kernels of torch_scatter were not run beside them. An empty group holds 0, and of equal
-values the first one is the greatest and the least.
+torch does. Values, places and gradients were compared with torch_scatter 2.1.2 on a CPU. An empty
+group holds 0, and of equal values the first one is the greatest and the least.
 
 Source: torch_scatter 2.1.2, ``torch_scatter/scatter.py``, ``segment_coo.py``, ``segment_csr.py``,
 ``composite/``, ``utils.py`` and ``csrc/cpu/reducer.h``.
 """
 
 from __future__ import annotations
+
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -88,7 +90,26 @@ def scatter_mul(
     index = _spread(index, src, dim)
     if out is None:
         out = src.new_ones(_room(src, index, dim, dim_size))
-    return out.scatter_reduce(dim, index, src, "prod")
+    return _Product.apply(src, index, dim, out)
+
+
+class _Product(torch.autograd.Function):  # type: ignore[misc]  # torch is untyped here
+    """Products, with torch_scatter's gradient: a value of 0 has none."""
+
+    @staticmethod
+    def forward(ctx: Any, src: Tensor, index: Tensor, dim: int, out: Tensor) -> Tensor:
+        """Multiply."""
+        made = out.scatter_reduce(dim, index, src, "prod")
+        ctx.save_for_backward(src, index, made)
+        ctx.dim = dim
+        return made
+
+    @staticmethod
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        """Divide what a group gives by each of its values."""
+        src, index, made = ctx.saved_tensors
+        back = (grad * made).gather(ctx.dim, index) / src
+        return back.masked_fill(back.isnan(), 0), None, None, None
 
 
 def scatter_mean(

@@ -39,6 +39,7 @@ _PARTS = (
     "named_schedules",
     "networks",
     "others",
+    "outputs",
     "patterns",
     "picture_draws",
     "picture_functions",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from mpcore_port.reached import Reached, imported_names, uses
@@ -83,6 +84,11 @@ def _kept(edits: Sequence[Edit]) -> dict[int, frozenset[str]]:
     return kept
 
 
+def _hands_on(source: Source) -> bool:
+    """Return whether a file imports for others: what nothing in it uses is used elsewhere."""
+    return PurePath(source.path).name == "__init__.py" or "__all__" in source.text
+
+
 def _stops(
     source: Source,
     refused: Sequence[Edit],
@@ -101,10 +107,12 @@ def _stops(
     sure = False
     for edit in refused:
         places = uses(source.text, edit.line, kept.get(edit.line, frozenset()))
-        if not places:  # no import, or one that nothing in this file uses
+        if places is None:  # no import
             lines.add(edit.line)
-            sure |= places is None and reached.surely(edit.line, edit.column)
+            sure |= reached.surely(edit.line, edit.column)
             continue
+        if not places and _hands_on(source):
+            lines.add(edit.line)
         places = [place for place in places if place not in mapped]
         lines |= {line for line, _ in places}
         sure |= any(reached.surely(*place) for place in places)

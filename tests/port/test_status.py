@@ -80,7 +80,10 @@ def test_a_refused_import_stops_where_its_name_is_used() -> None:
     text = "import bad as b, os\n\ndef f():\n    return b.x\n"
     assert said(text, (1, "refused")) == "runs unless line 4 is reached"
     assert said(f"{text}print(b)\n", (1, "refused")) == "does not run"
-    assert said("import bad\n", (1, "refused")) == "runs unless line 1 is reached"
+    assert said("import bad\n", (1, "refused")) == "runs"  # nothing uses what stands for it
+    assert said("import bad\n__all__ = ['bad']\n", (1, "refused")) == (
+        "runs unless line 1 is reached"
+    )
 
 
 def test_a_name_in_a_table_is_not_met_where_the_table_is_made() -> None:

@@ -46,8 +46,8 @@ class KernelImports(Rule):
         if not text:
             return None
         made = [cst.parse_statement(text)]
-        row = settings()["kernels_said"]
-        at.note(self, small, text, "changed", row["reason"], row["effect"])
+        said = settings()["kernels_said"]["reason"]
+        at.note(self, small, text, "changed", said, _effect(names[0]))
         at.once(rewritten_imports).add(small)
         for bound in others:
             call = at.refuse(self, small, _advice(names[0]))
@@ -56,6 +56,10 @@ class KernelImports(Rule):
         made[0] = made[0].with_changes(leading_lines=new.leading_lines)
         made[-1] = made[-1].with_changes(trailing_whitespace=new.trailing_whitespace)
         return made[0] if len(made) == 1 else cst.FlattenSentinel(made)
+
+
+def _effect(name: str) -> str:
+    return kernels()[_module_of(name)][2]
 
 
 def _advice(name: str) -> str:
@@ -67,7 +71,7 @@ def _plain(small: cst.Import) -> tuple[str, list[str]]:
     """Return ``import ... as xops`` anew; "" where what it binds is not there."""
     alias = small.names[0]
     bound = code_of(alias.asname.name) if alias.asname else code_of(alias.name).partition(".")[0]
-    home = kernels().get(code_of(alias.name) if alias.asname else bound, ("", ()))[0]
+    home = kernels().get(code_of(alias.name) if alias.asname else bound, ("", (), ""))[0]
     if len(small.names) != 1 or not home or code_of(alias.name) not in kernels():
         return "", []
     return f"import {home} as {bound}", []
@@ -75,7 +79,7 @@ def _plain(small: cst.Import) -> tuple[str, list[str]]:
 
 def _from(small: cst.ImportFrom) -> tuple[str, list[str]]:
     """Return ``from ... import ...`` anew, and the names among them that are not there."""
-    home, known = kernels().get(code_of(small.module), ("", ()))  # type: ignore[arg-type]
+    home, known, _ = kernels().get(code_of(small.module), ("", (), ""))  # type: ignore[arg-type]
     if not home:
         return "", []
     if isinstance(small.names, cst.ImportStar):
@@ -114,8 +118,8 @@ class KernelNames(Rule):
             if isinstance(old, cst.Name):
                 return None  # its import was refused
             return at.refuse(self, old, _advice(name))
-        row = settings()["kernels_said"]
-        at.note(self, old, old, "changed", row["reason"], row["effect"])
+        said = settings()["kernels_said"]["reason"]
+        at.note(self, old, old, "changed", said, _effect(name))
         return None
 
 

@@ -74,15 +74,15 @@ def apis() -> list[Api]:
         for name in (f"{module}.{one}" for module in row["modules"] for one in row["names"]):
             if name not in kernels():
                 to = f"{row['home']}.{name.rpartition('.')[2]}"
-                rows[name] = Api(name, to, "changed", said["reason"], said["effect"])
+                rows[name] = Api(name, to, "changed", said["reason"], row["effect"])
     return [rows[name] for name in sorted(rows)]
 
 
 @cache
-def kernels() -> dict[str, tuple[str, frozenset[str]]]:
-    """Return modules of kernels, where they are written with torch's operations, and as far."""
+def kernels() -> dict[str, tuple[str, frozenset[str], str]]:
+    """Return modules of kernels: where they are written anew, which names, and what differs."""
     return {
-        module: (row["home"], frozenset(row["names"]))
+        module: (row["home"], frozenset(row["names"]), row["effect"])
         for row in settings()["kernels"]
         for module in row["modules"]
     }
