@@ -135,6 +135,8 @@ STAYS = {
     "settings": "import torch\nallowed = torch.backends.cudnn.benchmark\n",
     "timm": "from mine.timm.data import create_loader\ncreate_loader(data, (3, 8, 8), 4)\n",
     "null contexts": "import torch\nwith torch.no_grad():\n    pass\n",
+    "device of settings": "import torch\np.add_argument('--device')\ntorch.device(args.device)\n"
+    "torch.device(own)\n",
     "device strings": '"""cuda"""\na = b"cuda"\nb = args["cuda"]\nc = "cuda is here"\n',
     "device methods": "def cuda():\n    pass\n\n\ncuda()\nargs.cuda = cuda\n",
     "device numbers": "import torch\nx.to(dtype)\nx.to(other)\nrank.to(0.5)\nf(device=0)\n"
@@ -176,6 +178,13 @@ def test_portable_rule_leaves_alone_what_only_looks_like_its_own(rule: str) -> N
     same |= {"amp": "custom_fwd", "imports": "imports", "process group": "process group"}
     text = STAYS[same.get(rule.removeprefix("portable "), rule)]
     assert port_text(text, TARGET, PORTABLE).text == text
+
+
+@pytest.mark.parametrize("setting", ["cfg.device", "self.cfg['train']['device']", "c.accelerator"])
+def test_a_device_that_settings_name_is_listed(setting: str) -> None:
+    done = port_text(f"import torch\nplace = torch.device({setting})\n", TARGET)
+    assert done.status == "runs, 1 line unproven"
+    assert "they must say npu" in done.edits[0].reason
 
 
 def test_rule_that_crashes_becomes_a_line_of_the_report(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -13,7 +13,13 @@ from mpcore_port.torch_npu.alone import OneDevice
 from mpcore_port.torch_npu.amp import AutocastQuery, CustomFunction, Fused, MakeScaler, ScalerState
 from mpcore_port.torch_npu.apex import ApexImports, ApexMessages, ApexParts
 from mpcore_port.torch_npu.apex_native import ApexNative
-from mpcore_port.torch_npu.devices import DeviceFlag, DeviceMethod, DeviceString, Environment
+from mpcore_port.torch_npu.devices import (
+    DeviceFlag,
+    DeviceMethod,
+    DeviceOfSettings,
+    DeviceString,
+    Environment,
+)
 from mpcore_port.torch_npu.horovod import HorovodImports, HorovodNames
 from mpcore_port.torch_npu.indices import DeviceIndex, PortableCalls
 from mpcore_port.torch_npu.judging import JUDGE
@@ -67,6 +73,7 @@ def rules(options: Options) -> list[list[Rule]]:
             NullContext(),
             Said(),
             DeviceString(),
+            DeviceOfSettings(),
             DeviceMethod(),
             DeviceIndex(),
             DeviceFlag(),

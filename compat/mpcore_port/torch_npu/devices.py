@@ -15,8 +15,8 @@ from mpcore_port.torch_npu.tables import lookup, settings
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["DeviceFlag", "DeviceMethod", "DeviceString", "Environment", "device_text"]
-__all__ += ["is_own_name"]
+__all__ = ["DeviceFlag", "DeviceMethod", "DeviceOfSettings", "DeviceString", "Environment"]
+__all__ += ["device_text", "is_own_name"]
 
 _TENSOR = re.compile(r"torch\.cuda\.\w+(Tensor|Storage)$")
 _BACKENDS = re.compile(r"^(nccl|(\w+:\w+,)*cuda:nccl(,\w+:\w+)*)$")
@@ -82,6 +82,40 @@ class DeviceString(Rule):
         need_npu(at)
         at.note(self, whole, code_of(whole).replace("cuda", "npu", 1))
         return changed
+
+
+class DeviceOfSettings(Rule):
+    """``torch.device(cfg.device)`` of settings that are read from elsewhere: they must say npu."""
+
+    name = "device of settings"
+    reason = "its settings are not read here: they must say npu where they say cuda"
+    visits = (cst.Call,)
+
+    def leave(self, old: Any, new: Any, at: At) -> Any:
+        """List one call, unless this file says what the setting is."""
+        if at.names.called(old) != "torch.device" or not old.args:
+            return None
+        word = _setting_of(old.args[0].value)
+        if word and not re.search(_SETS.format(word=word), at.code):
+            at.unproven(self, old, self.reason, new)
+        return None
+
+
+_SETS = (
+    r"""--{word}["']|["']{word}["']\s*:|["']{word}["']\]\s*=[^=]|"""
+    r"""\.{word}\s*=(?![= ]*torch\.device)|"""
+    r"""\b{word}\s*(:[^=\n]*)?=\s*["']"""
+)
+
+
+def _setting_of(node: cst.BaseExpression) -> str:
+    """Return the word of ``cfg.device`` or ``cfg["device"]``; "" of other expressions."""
+    word: str | None = ""
+    if isinstance(node, cst.Attribute):
+        word = node.attr.value
+    elif isinstance(node, cst.Subscript) and isinstance(node.slice[0].slice, cst.Index):
+        word = string_of(node.slice[0].slice.value)
+    return word if word and word.endswith(("device", "accelerator")) else ""
 
 
 def is_own_name(old: cst.CSTNode, at: At) -> bool:
