@@ -137,3 +137,39 @@ def test_the_last_checkpoint_is_that_of_the_greatest_number(tmp_path: Path) -> N
         (tmp_path / name).mkdir()
     (tmp_path / "checkpoint-12").write_text("", encoding="utf-8")
     assert outputs.get_last_checkpoint(str(tmp_path)) == str(tmp_path / "checkpoint-10")
+
+
+TABLES = f"""{FILLED}
+import numpy as np
+
+class Table:
+    def __init__(self, rows, kind=None):
+        self.rows, self.kind = rows, kind
+    def shuffle(self, seed):
+        return Table(self.rows[::-1], self.kind)
+    def select(self, places):
+        return Table([self.rows[p] for p in places], self.kind)
+    def with_format(self, type):
+        return Table(self.rows, type)
+    def __len__(self):
+        return len(self.rows)
+    def __getitem__(self, i):
+        made = np.array(self.rows[i], np.float32)
+        return {{"x": torch.from_numpy(made) if self.kind == "torch" else made}}
+
+def table():
+    return {{"train": Table([[float(i), 1.0] for i in range(9)])}}
+
+data = table()
+small = data["train"].shuffle(seed=3).select(range(6)).with_format("torch")
+for batch in torch.utils.data.DataLoader(small, batch_size=2):
+    made += [batch["x"] * 2]
+"""
+
+
+def test_rows_of_tables_are_selected_and_come_as_arrays(tmp_path: Path) -> None:
+    found = beside(TABLES, tmp_path)
+    reasons = [one.reason for one in found.edits if one.kind == "unproven"]
+    assert any("takes an axis and a place" in one for one in reasons)
+    assert any("a table gives arrays of numpy" in one for one in reasons)
+    assert 'with_format("numpy")' in found.text

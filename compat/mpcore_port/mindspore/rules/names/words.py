@@ -42,6 +42,8 @@ class WordsRule(PortRule):
 
     def act(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Ask for arrays, and make tensors of them; refuse what asks for tensors later."""
+        if isinstance(old.func, cst.Attribute) and old.func.attr.value in _FORMATS:
+            return self._format(old, new, at)
         for place, arg in enumerate(old.args):
             if arg.keyword is None or arg.keyword.value != "return_tensors":
                 continue
@@ -59,7 +61,25 @@ class WordsRule(PortRule):
             return changed
         return None
 
+    def _format(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Have a table of ``datasets`` give arrays, of which batches make tensors."""
+        places = [
+            place
+            for place, arg in enumerate(old.args)
+            if (arg.keyword is None and place == 0)
+            or (arg.keyword is not None and arg.keyword.value == "type")
+        ]
+        if not places or string_of(old.args[places[0]].value) not in ("torch", "pt"):
+            return None
+        args = list(new.args)
+        args[places[0]] = args[places[0]].with_changes(value=cst.SimpleString('"numpy"'))
+        changed = new.with_changes(args=args)
+        at.unproven(self, old, _TABLES, changed)
+        return changed
 
+
+_FORMATS = ("set_format", "with_format")
+_TABLES = "a table gives arrays of numpy, and DataLoader makes tensors of them"
 _LATER = re.compile(r"Collator|^(from_pretrained|partial)$")
 _ARRAYS = (
     "the package is asked for arrays of numpy, and tensors are made of them; processors that make "

@@ -127,6 +127,7 @@ _IN_PLACE = (
     "in-place operations change nothing in MindSpore's eager mode on CPU, and another name may "
     "hold this tensor; write x = x.{}(...), or port.put(x, ...) of a Parameter"
 )
+_OF_TABLES = "a tensor's select takes an axis and a place: this is taken for another object's"
 _PART = "nothing is changed if this is a part of a tensor; of a list's tensor it is right"
 _OWN_STEP = (
     "its step has arguments of its own: an optimizer of another file, which nobody looked at"
@@ -224,6 +225,9 @@ class MethodRule(PortRule):
             return word
         if name == "clone" and not old.args and _may_have_own(old, at):
             return self._wrap(old, new, at, "port.clone")
+        if name == "select" and len(old.args) == 1:
+            at.unproven(self, old, _OF_TABLES)
+            return None
         row = table("methods").get(f"Tensor.{name}")
         if row is not None:
             return self._mapped(row, old, new, at)
