@@ -173,3 +173,14 @@ def test_rows_of_tables_are_selected_and_come_as_arrays(tmp_path: Path) -> None:
     assert any("takes an axis and a place" in one for one in reasons)
     assert any("a table gives arrays of numpy" in one for one in reasons)
     assert 'with_format("numpy")' in found.text
+
+
+def test_what_measures_pictures_in_folders_stays_and_is_listed() -> None:
+    script = (
+        "import torch\nimport torch_fidelity\ndef fid(a, b):\n"
+        "    return torch_fidelity.calculate_metrics(input1=a, input2=b, cuda=False)\n"
+    )
+    found = ported(script)
+    assert found.status == "runs, 1 line unproven"
+    assert "import torch_fidelity\n" in found.text
+    assert "it measures pictures of folders" in found.edits[-1].reason

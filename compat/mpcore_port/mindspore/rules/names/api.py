@@ -31,7 +31,7 @@ from mpcore_port.mindspore.rules.names.only_shown import (
 )
 from mpcore_port.mindspore.rules.names.partials import bent, is_bound, unbindable
 from mpcore_port.mindspore.rules.names.sizes import HANDED, are_handed, sized
-from mpcore_port.mindspore.rules.names.words import holds_no_tensor
+from mpcore_port.mindspore.rules.names.words import holds_no_tensor, why_it_stays
 from mpcore_port.mindspore.rules.networks.parents import with_heir
 from mpcore_port.mindspore.rules.networks.saved import listed, weights_alone
 from mpcore_port.mindspore.rules.networks.scripted import EXPORTED, is_exported
@@ -824,10 +824,6 @@ def _asks_version(line: cst.Assert, at: At) -> bool:
     return isinstance(test, cst.Comparison) and at.names.qualified(test.left) == "timm.__version__"
 
 
-_NOT_OF_TENSORS = (
-    "words, settings and arguments of transformers hold no tensor, unless return_tensors asks for "
-    "some; not run here"
-)
 _TRANSFORMS, _STARRED = "torchvision.transforms", "transforms"
 _OTHERS_LACK = "the usual transforms are there, no others"
 
@@ -851,8 +847,9 @@ class ImportRule(PortRule):
             return self._foreign(old, new, at)
         worlds = [_world(name, at) for name in names]
         if not any(worlds):
-            if any(map(holds_no_tensor, names)):
-                at.unproven(self, old.body[0], _NOT_OF_TENSORS)
+            free = next(filter(holds_no_tensor, names), "")
+            if free:
+                at.unproven(self, old.body[0], why_it_stays(free))
             return None
         if len(set(worlds)) > 1:
             return self._split(old, new, at)
@@ -890,8 +887,9 @@ class ImportRule(PortRule):
         if kept:
             kept[-1] = kept[-1].with_changes(comma=cst.MaybeSentinel.DEFAULT)
             lines.append(new.with_changes(body=[new.body[0].with_changes(names=kept)]))
-            if any(map(holds_no_tensor, names)):
-                at.unproven(self, old.body[0], _NOT_OF_TENSORS, lines[0].body[0])
+            free = next(filter(holds_no_tensor, names), "")
+            if free:
+                at.unproven(self, old.body[0], why_it_stays(free), lines[0].body[0])
             else:
                 at.note(self, old.body[0], lines[0].body[0])
         strange = [alias for alias, world in worlds.items() if world == "foreign"]

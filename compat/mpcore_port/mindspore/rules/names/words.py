@@ -13,7 +13,7 @@ from mpcore_port.names import code_of, string_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["WordsRule", "holds_no_tensor"]
+__all__ = ["WordsRule", "holds_no_tensor", "why_it_stays"]
 
 _FREE = re.compile(
     r"transformers\.(\w+\.)*("
@@ -28,9 +28,25 @@ _FREE = re.compile(
 )
 
 
+_MEASURES = re.compile(r"(torch_fidelity|cleanfid|pytorch_fid)(\.\w+)*")
+_NOT_OF_TENSORS = (
+    "words, settings and arguments of transformers hold no tensor, unless return_tensors asks for "
+    "some; not run here"
+)
+_OF_FILES = (
+    "it measures pictures of folders, and gives numbers: it stays, with a torch of its own that "
+    "has to be installed; on a machine without CUDA it has to be told so; not run here"
+)
+
+
 def holds_no_tensor(name: str) -> bool:
-    """Return whether a full name of transformers is of words and settings alone."""
-    return _FREE.fullmatch(name) is not None
+    """Return whether a full name is of words, settings, or pictures in files alone."""
+    return _FREE.fullmatch(name) is not None or _MEASURES.fullmatch(name) is not None
+
+
+def why_it_stays(name: str) -> str:
+    """Return what is said of a full name that holds no tensor."""
+    return _OF_FILES if _MEASURES.fullmatch(name) else _NOT_OF_TENSORS
 
 
 class WordsRule(PortRule):
