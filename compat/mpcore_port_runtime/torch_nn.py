@@ -172,7 +172,8 @@ def GroupNorm(  # noqa: N802
     dtype: Any = None,
 ) -> Any:
     """Return torch.nn.GroupNorm."""
-    only("affine", affine, True)
+    if not affine:
+        return norms.GroupNorm(num_groups, num_channels, eps, affine)
     return nn.GroupNorm(num_groups, num_channels, float(eps))
 
 

@@ -98,6 +98,7 @@ net = nn.Sequential(
     Block(4), Block(4, nn.BatchNorm1d, layers["leaky"], nn.Tanh),
     Block(4, partial(nn.LayerNorm, eps=0.1), partial(layers["relu"], inplace=True), last=nn.GELU),
     Block(4, lambda dim: nn.GroupNorm(2, dim)),
+    Block(4, partial(nn.GroupNorm, 2, affine=False)),
 )
 x = torch.linspace(-1.0, 2.0, 12).view(3, 4)
 """
