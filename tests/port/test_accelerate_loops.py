@@ -371,3 +371,18 @@ def test_a_network_may_have_a_method_that_makes_groups(tmp_path):
     text = ported(GROUPED).text
     made = loaded(text, tmp_path)["made"]
     assert [round(float(one.asnumpy()), 4) for one in made] == [4.0, 1.44]
+
+
+def test_plugins_that_a_branch_makes_must_be_none_when_it_runs(tmp_path: Path) -> None:
+    script = (
+        "from accelerate import Accelerator\nmade = [1.0]\nsharded = False\n"
+        "if sharded:\n    plugin = object()\nelse:\n    plugin = None\n"
+        "accelerator = Accelerator(fsdp_plugin=plugin)\n"
+    )
+    found = ported(script)
+    assert [one.line for one in found.edits if one.kind == "unproven"] == [8]
+    loaded(found.text, tmp_path)
+    with pytest.raises(NotImplementedError, match="fsdp_plugin"):
+        loaded(found.text.replace("sharded = False", "sharded = True"), tmp_path)
+    sure = ported(script.replace("fsdp_plugin=plugin", "fsdp_plugin=object()"))
+    assert [one.line for one in sure.edits if one.kind == "refused"] == [8]

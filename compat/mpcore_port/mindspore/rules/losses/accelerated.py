@@ -88,12 +88,35 @@ _TAKES: dict[str, tuple[Any, ...]] = {
 """What the runtime's take, of words and numbers that are written out."""
 
 
+_PLUGINS = (
+    *("deepspeed_plugin", "deepspeed_plugins", "fsdp_plugin", "megatron_lm_plugin"),
+    *("parallelism_config", "torch_tp_plugin"),
+)
+_PLUGGED = "`{}` must be None when it runs, or it raises: one device trains it"
+
+
+def _may_be_none(value: cst.BaseExpression, at: At) -> bool | None:
+    """Return whether a value may be None; None where it is nothing else."""
+    nones = [code_of(one) == "None" for one in at.names.origins(value)]
+    return None if all(nones) else any(nones)
+
+
+def _unsure(call: cst.Call, at: At) -> str:
+    """Return what has to be None when an Accelerator is made, as far as that is not seen here."""
+    if at.names.called(call) not in ACCELERATORS:
+        return ""
+    names = [arg.keyword.value for arg in call.args if arg.keyword and _may_be_none(arg.value, at)]
+    return next((name for name in names if name in _PLUGINS), "")
+
+
 def _asks_too_much(call: cst.Call, at: At) -> str:
     """Return why a Fabric or an Accelerator is not made of what is written out; "" if it may be."""
     if at.names.called(call) not in ACCELERATORS | FABRICS:
         return ""
     for arg in call.args:
         name = arg.keyword.value if arg.keyword is not None else ""
+        if name in _PLUGINS and _may_be_none(arg.value, at) is False:
+            return f"`{name}` of {at.names.called(call)}: one device trains it: leave it out"
         if name not in _TAKES:
             continue
         try:
@@ -123,6 +146,8 @@ class AcceleratedRule(PortRule):
         """Refuse one attribute, or one Fabric or Accelerator for what it is told; or leave it."""
         if isinstance(old, cst.Call):
             why = _asks_too_much(old, at)
+            if not why and _unsure(old, at):
+                at.unproven(self, old, _PLUGGED.format(_unsure(old, at)), new)
             return new.with_changes(func=at.refuse(self, old.func, why)) if why else None
         if not at.names.is_accelerator(old.value):
             return None
