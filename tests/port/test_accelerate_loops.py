@@ -386,3 +386,16 @@ def test_plugins_that_a_branch_makes_must_be_none_when_it_runs(tmp_path: Path) -
         loaded(found.text.replace("sharded = False", "sharded = True"), tmp_path)
     sure = ported(script.replace("fsdp_plugin=plugin", "fsdp_plugin=object()"))
     assert [one.line for one in sure.edits if one.kind == "refused"] == [8]
+
+
+def test_what_was_prepared_is_listed_as_accelerate_lists_it(tmp_path: Path) -> None:
+    script = (
+        f"{FILLED}from accelerate import Accelerator\naccelerator = Accelerator()\n"
+        "net = filled(nn.Linear(2, 2))\nopt = torch.optim.SGD(net.parameters(), lr=0.1)\n"
+        "net, opt = accelerator.prepare(net, opt)\n"
+        "made += [len(accelerator._models), len(accelerator._optimizers)]\n"
+        "made += [len(accelerator._schedulers), len(accelerator._dataloaders)]\n"
+    )
+    found = ported(script)
+    assert not [one for one in found.edits if one.kind == "refused"]
+    assert loaded(found.text, tmp_path)["made"] == [1, 1, 0, 0]
