@@ -133,3 +133,22 @@ def test_a_file_of_more_than_a_state_is_no_network(tmp_path: Path) -> None:
     save({"epoch": 3, "state": {}}, tmp_path / "a.pt")
     with pytest.raises(CheckpointError, match="state dict"):
         load_scripted(tmp_path / "a.pt")
+
+
+SETTINGS = [
+    "import mmcv\ncfg = mmcv.Config.fromfile('a.py')\n",
+    "from mmcv import Config, DictAction\ncfg = Config.fromfile('a.py')\n",
+    "from dotmap import DotMap\ncfg = DotMap({'a': 1})\n",
+]
+
+
+@pytest.mark.parametrize("text", SETTINGS)
+def test_settings_of_a_package_that_needs_torch_elsewhere_stay(text: str) -> None:
+    found = ported(f"{text}import torch\nx = torch.ones(2)\n")
+    assert text in found.text
+    assert not [one for one in found.edits if one.kind == "unproven"]
+
+
+def test_a_package_of_which_more_is_used_is_refused() -> None:
+    found = ported("import mmcv\ncfg = mmcv.Config()\nmmcv.ops.nms(cfg)\n")
+    assert "refused" in [one.kind for one in found.edits]
