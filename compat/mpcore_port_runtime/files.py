@@ -21,7 +21,7 @@ from mpcore_port_runtime.refusal import PortWarning
 from mpcore_port_runtime.saved_whole import Weights
 from mpcore_port_runtime.standard import made_of, remade
 
-__all__ = ["load", "load_file", "load_into", "save", "save_file"]
+__all__ = ["load", "load_file", "load_into", "load_scripted", "save", "save_file"]
 
 _PLAIN = (bool, int, float, str, type(None))
 
@@ -143,6 +143,21 @@ def load(f: str | os.PathLike[str] | IO[bytes]) -> Any:
         path = Path(folder) / "checkpoint"
         path.write_bytes(f.read())
         return _read(str(path))
+
+
+def load_scripted(f: str | os.PathLike[str] | IO[bytes]) -> Weights:
+    """Return the weights of a network that TorchScript holds, as ``save`` wrote its state.
+
+    Raises:
+        CheckpointError: it is another kind of file, or holds more than one state.
+    """
+    found = load(f)
+    if isinstance(found, Weights):
+        return found
+    if not isinstance(found, dict) or not all(isinstance(one, Tensor) for one in found.values()):
+        msg = "`f` must hold the state dict of the network that TorchScript holds"
+        raise CheckpointError(msg)
+    return Weights(found, [name for name, one in found.items() if one.is_floating_point()])
 
 
 def load_file(filename: str | os.PathLike[str], device: Any = "cpu") -> dict[str, Any]:

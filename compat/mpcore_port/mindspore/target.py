@@ -49,6 +49,7 @@ from mpcore_port.mindspore.rules.names.of_python import PythonRule
 from mpcore_port.mindspore.rules.names.old_order import OldOrderRule
 from mpcore_port.mindspore.rules.names.only_shown import GuardRule
 from mpcore_port.mindspore.rules.names.partials import PartialRule
+from mpcore_port.mindspore.rules.names.scripted import ScriptedRule
 from mpcore_port.mindspore.rules.names.shown import ShownRule
 from mpcore_port.mindspore.rules.names.words import WordsRule
 from mpcore_port.mindspore.rules.networks.at_birth import AtBirthRule
@@ -183,6 +184,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             PythonRule(),
             WatchingRule(),
             WordRule(),
+            ScriptedRule(),
             WordsRule(),
         ],
         [ReleasedRule(), JustMadeRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],

@@ -59,6 +59,8 @@ def _check(line: Line, sink: Sink, at: At) -> None:
     for call in calls_in(line.node):
         if isinstance(call.func, cst.Attribute) and call.func.attr.value in ("item", "numpy"):
             raise NotPlain(call, "a number is taken out of what is differentiated")
+        if isinstance(call.func, cst.Attribute) and call.func.attr.value == "register_hook":
+            raise NotPlain(call, "a hook hangs on what is differentiated: MindSpore compiles none")
         if (at.names.called(call) or "").startswith("torch.") and _is_leaf(call):
             raise NotPlain(call, "it hangs on nothing there, and torch's optimizers pass by")
 

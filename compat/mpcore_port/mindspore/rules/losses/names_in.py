@@ -41,6 +41,8 @@ _OWN = frozenset((cst.Lambda, *_COMPREHENSIONS))
 
 _TARGETED = frozenset((cst.AssignTarget, cst.AnnAssign, cst.AugAssign, cst.For, cst.NamedExpr))
 
+_CHANGES = ("append", "extend", "register_hook", "update")  # a hook changes its gradient
+
 _KEPT = 4096  # statements whose names are kept: nodes never change, and are equal to themselves
 
 
@@ -78,7 +80,7 @@ class _Assigned(Walker):
         """``x.fill_(0)`` and ``losses.append(y)`` change what the name holds."""
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             name = node.func.attr.value
-            if name in ("append", "extend", "update") or (name.endswith("_") and name[-2:] != "__"):
+            if name in _CHANGES or (name.endswith("_") and name[-2:] != "__"):
                 self._target(node.func.value)
 
 

@@ -986,7 +986,14 @@ def _world(name: str, at: At) -> str:
     if package is None or package.world != "torch":
         return ""
     used = at.once(_references).get(name, [])
+    if used and all(_is_neutral(full) for full in used):
+        return ""  # of the package nothing is used that holds tensors
     return "mapped" if used and all(by_name(full) is not None for full in used) else "foreign"
+
+
+def _is_neutral(name: str) -> bool:
+    found = package_of(name)
+    return found is not None and found.world == "neutral"
 
 
 _IS_THERE = "whether it is there"

@@ -163,6 +163,8 @@ class AttributeRule(PortRule):
                 if own == name == "bias" and _is_other_bias(old, at):
                     at.once(_to_set)[id(old)] = old
                 return None if own == name else new.with_changes(attr=cst.Name(own))
+        elif any(name in _names_of(layer) for layer in _of_torch(layers, at)):
+            pass  # a class of the script beside a layer of torch, or above one: the object says it
         elif layers or is_plain_object(at, old.value):
             return None
         is_size = name in _SIZE_NAMES
@@ -195,6 +197,13 @@ class AttributeRule(PortRule):
         else:
             at.unproven(self, target, _SET, made)
         return made
+
+
+def _of_torch(layers: set[str], at: At) -> set[str]:
+    """Return the layers of torch among these, and those that classes of the file are heirs of."""
+    own = (one for layer in layers for one in at.names.classes.get(layer, ()))
+    heirs = (base for one in own for base in at.names.bases(one))
+    return {one for one in (*layers, *heirs) if one.startswith("torch.nn.")}
 
 
 def _counts_batches(node: cst.Attribute, at: At) -> bool:
@@ -334,5 +343,11 @@ _LEAVES = (cst.Break, cst.Continue, cst.Raise, cst.Return)
 
 def _named(kinds: Any, at: At) -> set[str]:
     parts = [e.value for e in kinds.elements] if isinstance(kinds, cst.Tuple) else [kinds]
-    named = {at.names.qualified(part) or "" for part in parts}
+    named = {at.names.qualified(part) or _own_class(part, at) for part in parts}
     return {_OF_ALL.get(name, name) for name in named}
+
+
+def _own_class(node: Any, at: At) -> str:
+    """Return the name of a class that the file defines, or nothing."""
+    own = isinstance(node, cst.Name) and node.value in at.names.classes
+    return node.value if own else ""
