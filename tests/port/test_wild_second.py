@@ -1,0 +1,124 @@
+"""Kinds that scripts nobody had tuned for bring: each failed before."""
+
+from __future__ import annotations
+
+import random
+from typing import TYPE_CHECKING
+
+import numpy as np
+import pytest
+from mindspore import Tensor, nn
+from PIL import Image
+
+import mpcore_port_runtime as port
+import mpcore_port_runtime.timm  # the ports' way to it is `port.timm`
+
+from .ports import beside, loaded, ported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+# --- tensors that are made in another's size ------------------------------------------------------
+
+TO_SIZE = """
+import torch
+made = []
+far = torch.tensor([[1.5, -2.0, 0.25]])
+names = torch.tensor([4, 7, 9])
+made.append(far.new().resize_as_(far).fill_(1))
+made.append(names.new().resize_as_(names).copy_(torch.arange(0, 3)).unsqueeze(0).expand(3, 3))
+made.append(far.new().resize_(2, 3).zero_())
+made.append(names.new().resize_(far.size()).fill_(2))
+"""
+
+
+def test_empty_tensors_that_are_resized(tmp_path: Path) -> None:
+    found = beside(TO_SIZE, tmp_path)
+    assert "resize" not in found.text
+
+
+# --- methods that arrays have, too ----------------------------------------------------------------
+
+OF_ARRAYS = """
+import numpy as np
+import torch
+def hits(found, kept):
+    few = found[kept]
+    sums = few.cumsum()
+    sums[sums > 1] = 1
+    return sums, few.repeat(2)
+made = list(hits(np.array([0, 1, 0, 1]), np.array([True, True, False, True])))
+made.append(torch.ones(3).cumsum(0))
+"""
+
+
+def test_a_method_without_what_torch_wants_is_an_arrays(tmp_path: Path) -> None:
+    found = beside(OF_ARRAYS, tmp_path)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    assert "few.cumsum()" in found.text
+
+
+def test_a_tensors_method_still_wants_it() -> None:
+    found = ported("import torch\nx = torch.ones(3)\ny = x.cumsum()\n")
+    assert [edit.line for edit in found.edits if edit.kind == "refused"] == [3]
+
+
+# --- names of older timm --------------------------------------------------------------------------
+
+
+def test_the_folder_of_pictures_of_old_timm(tmp_path: Path) -> None:
+    for place, name in enumerate(("cat", "dog")):
+        (tmp_path / name).mkdir()
+        Image.new("RGB", (4, 4), (place * 50, 0, 0)).save(tmp_path / name / "a.png")
+    script = (
+        "import torch\nfrom timm.data import Dataset\n"
+        f"data = Dataset({str(tmp_path)!r}, False, lambda one: one.getpixel((0, 0))[0])\n"
+        "made = [data[0], data[1], len(data.imgs)]\n"
+    )
+    found = ported(script)
+    assert loaded(found.text, tmp_path)["made"] == [(0, 0), (50, 1), 2]
+
+
+BITS = {
+    "one": [63, 63, 63, 63, 33, 33, 33, 63, 63, 63, 63, 63, 63, 63, 63, 49],
+    "many": [63, 62, 62, 62, 56, 56, 56, 63, 63, 39, 15, 15, 47, 63, 57, 63],
+}
+"""Rows of what timm 1.0.9 left of ones, as bits, one after the other from one seed."""
+
+
+def test_boxes_that_are_erased_are_timms(tmp_path: Path) -> None:
+    script = """import torch
+from timm.data.random_erasing import RandomErasing
+one = RandomErasing(probability=0.9, device='cpu')
+many = RandomErasing(probability=1.0, mode='const', min_count=2, max_count=4, device='cpu')
+noise = RandomErasing(probability=1.0, mode='pixel', max_count=1, device='cpu')
+"""
+    found = loaded(ported(script).text, tmp_path)
+    random.seed(3)
+    for name, rows in BITS.items():
+        left = found[name](Tensor(np.ones((2, 1, 8, 6), np.float32))).asnumpy()
+        bits = left.reshape(-1, 6).astype(int) @ (1 << np.arange(6)[::-1])
+        assert bits.tolist() == rows
+    given = Tensor(np.ones((3, 8, 8), np.float32))
+    assert 0 < (found["noise"](given).asnumpy() != 1).sum() < 192
+    assert (given.asnumpy() == 1).all()
+
+
+def test_blocks_in_the_order_of_old_timm() -> None:
+    late = (0.0, 0.0, 0.3, nn.GELU, nn.LayerNorm)
+
+    def norm(size: int) -> nn.LayerNorm:
+        return nn.LayerNorm((size,))
+
+    oldest = port.timm.Block(8, 2, 2.0, True, 0.5, *late[:3], nn.ReLU, norm)
+    assert oldest.attn.scale == 0.5
+    assert isinstance(oldest.mlp.act, nn.ReLU)
+    assert oldest.drop_path is oldest.drop_path1
+    assert oldest.drop_path.drop_prob == 0.3
+    newer = port.timm.Block(8, 2, 2.0, True, *late[:3], nn.ReLU, norm)
+    assert newer.attn.scale == 0.5  # 1 / sqrt(8 / 2)
+    del newer.attn
+    newer.attn = nn.Identity()
+    assert isinstance(newer.attn, nn.Identity)
+    with pytest.raises(NotImplementedError, match="by keyword"):
+        port.timm.Block(8, 2, 2.0, True, False, 0.1)
