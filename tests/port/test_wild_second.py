@@ -13,7 +13,7 @@ from PIL import Image
 import mpcore_port_runtime as port
 import mpcore_port_runtime.timm  # the ports' way to it is `port.timm`
 
-from .ports import beside, loaded, ported
+from .ports import FILLED, beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -122,3 +122,50 @@ def test_blocks_in_the_order_of_old_timm() -> None:
     assert isinstance(newer.attn, nn.Identity)
     with pytest.raises(NotImplementedError, match="by keyword"):
         port.timm.Block(8, 2, 2.0, True, False, 0.1)
+
+
+# --- settings of a layer, handed on ---------------------------------------------------------------
+
+OWN_SETTINGS = (
+    FILLED
+    + """
+import torch.nn.functional as F
+class Low(nn.Embedding):
+    def __init__(self, n, d):
+        super().__init__(n, d, padding_idx=0)
+        self.low = nn.Parameter(torch.zeros(2, n))
+    def forward(self, x):
+        return F.embedding(x, self.low.t(), self.padding_idx, self.max_norm, self.norm_type,
+                           self.scale_grad_by_freq, self.sparse)
+class Part(nn.Module):
+    def __init__(self, n, d):
+        super().__init__()
+        self.table = nn.Embedding(n, d)
+    def forward(self, x):
+        return F.embedding(x, self.table.weight[..., :2], self.table.padding_idx,
+                           self.table.max_norm, sparse=self.table.sparse)
+for net in (filled(Low(4, 3)), filled(Part(4, 3))):
+    loss = (net(torch.tensor([[0, 2], [3, 0]])) ** 2).sum()
+    loss.backward()
+    made += [loss.detach()] + [p.grad for p in net.parameters() if p.grad is not None]
+"""
+)
+
+
+def test_settings_of_a_layer_are_its_defaults(tmp_path: Path) -> None:
+    found = beside(OWN_SETTINGS, tmp_path)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    ["self.padding_idx, self.max_norm, self.norm_type, True", "None, self.max_norm, 2.0"],
+)
+def test_settings_of_others_are_not(settings: str) -> None:
+    script = (
+        "import torch\nimport torch.nn.functional as F\n"
+        "class Own(torch.nn.Module):\n"
+        "    def forward(self, x):\n"
+        f"        return F.embedding(x, self.low, {settings})\n"
+    )
+    assert [edit.line for edit in ported(script).edits if edit.kind == "refused"] == [5]

@@ -47,9 +47,9 @@ def _in_old_order(given: tuple[Any, ...]) -> tuple[Any, ...]:
         NotImplementedError: the arguments are in no order of those.
     """
     if len(given) == 6 and callable(given[4]):
-        return given  # up to 0.4
+        return given  # 0.3
     if len(given) == 5 and callable(given[3]):
-        return (None, *given)  # 0.5 has no qk_scale
+        return (None, *given)  # 0.4 and 0.5 have no qk_scale
     msg = "Block: give what stands behind `qkv_bias` by keyword"
     raise NotImplementedError(msg)
 
