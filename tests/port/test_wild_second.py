@@ -12,6 +12,9 @@ from PIL import Image
 
 import mpcore_port_runtime as port
 import mpcore_port_runtime.timm  # the ports' way to it is `port.timm`
+from mpcore_port.engine import port_tree
+from mpcore_port.source import walk
+from mpcore_port.targets import Options, load_target
 
 from .ports import FILLED, beside, loaded, ported
 
@@ -122,6 +125,30 @@ def test_blocks_in_the_order_of_old_timm() -> None:
     assert isinstance(newer.attn, nn.Identity)
     with pytest.raises(NotImplementedError, match="by keyword"):
         port.timm.Block(8, 2, 2.0, True, False, 0.1)
+
+
+# --- modules that a project builds ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("target", ["torch_npu", "mindspore"])
+@pytest.mark.parametrize(
+    "line", ["from own import _C", "from own._C import far", "from .. import _C", "import own._ext"]
+)
+def test_modules_that_a_project_builds_are_named(tmp_path: Path, line: str, target: str) -> None:
+    (tmp_path / "own" / "kernels").mkdir(parents=True)
+    (tmp_path / "own" / "__init__.py").write_text("")
+    (tmp_path / "own" / "kernels" / "__init__.py").write_text("")
+    (tmp_path / "own" / "kernels" / "far.py").write_text(
+        f"import torch\n{line}\nx = torch.ones(2)\n"
+    )
+    found = port_tree(walk(tmp_path), load_target(target), Options())
+    said = [e.line for file in found.files for e in file.edits if "builds of" in e.reason]
+    assert said == [2]
+
+
+def test_built_modules_of_packages_are_the_packages() -> None:
+    found = ported("import torch\nfrom torch import _C\nfrom scipy import _C as far\n")
+    assert not [edit for edit in found.edits if "builds of" in edit.reason]
 
 
 # --- settings of a layer, handed on ---------------------------------------------------------------
