@@ -44,14 +44,14 @@ def _in_old_order(given: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return what a Block of timm up to 0.5 takes behind `qkv_bias`, told by where its layers are.
 
     Raises:
-        NotImplementedError: the arguments are in no order of those.
+        TypeError: the arguments are in no order of those.
     """
     if len(given) == 6 and callable(given[4]):
         return given  # 0.3
     if len(given) == 5 and callable(given[3]):
         return (None, *given)  # 0.4 and 0.5 have no qk_scale
     msg = "Block: give what stands behind `qkv_bias` by keyword"
-    raise NotImplementedError(msg)
+    raise TypeError(msg)
 
 
 class Block(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
