@@ -83,6 +83,21 @@ def judged(edits: Sequence[Edit], found: Sequence[Edit]) -> list[Edit]:
     return every + [edit for edit in found if (edit.line, edit.old) not in used]
 
 
+_BUILT = re.compile(r"_C|_ext|_?\w+_cuda")
+_BUILT_HERE = (
+    "{} is in no file of the project: a module that it builds of C++ or CUDA, which is not ported"
+)
+
+
+def _asked_of(node: Any) -> Iterator[str]:
+    """Return the parts of the modules that an import of the project's own asks for, and names."""
+    if isinstance(node, cst.ImportFrom):
+        yield from code_of(node.module).split(".") if node.module is not None else ()
+    if not isinstance(node.names, cst.ImportStar):
+        for alias in node.names:
+            yield from code_of(alias.name).split(".")
+
+
 class _World:
     def __init__(
         self, source: Source, tree: Read, edits: Sequence[Edit], project: Scan, judge: Judge
@@ -128,6 +143,15 @@ class _World:
         for root in relative(node):
             if root not in self.project.modules:
                 yield node, code_of(node), _BESIDE.format(root)
+        built = next(filter(self._is_built, _asked_of(node)), "")
+        roots = {name.partition(".")[0] for name in imported(node)}
+        if built and (not roots or roots & self.project.modules):
+            yield node, code_of(node), _BUILT_HERE.format(built)
+
+    def _is_built(self, name: str) -> bool:
+        """Return whether a module's name is of those that a build makes, and no file has it."""
+        own = name in self.project.modules or name in self.project.defined
+        return bool(_BUILT.fullmatch(name)) and not own
 
     def _package(self, name: str) -> str:
         root = name.partition(".")[0]

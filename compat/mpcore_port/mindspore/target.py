@@ -20,7 +20,7 @@ from mpcore_port.mindspore.rules.changes.in_place_functions import (
 from mpcore_port.mindspore.rules.changes.just_made import JustMadeRule
 from mpcore_port.mindspore.rules.changes.layers_in_loops import LoopedLayerRule
 from mpcore_port.mindspore.rules.changes.layers_in_place import LayerInPlaceRule
-from mpcore_port.mindspore.rules.changes.resized import ResizedRule
+from mpcore_port.mindspore.rules.changes.resized import MadeToSizeRule, ResizedRule
 from mpcore_port.mindspore.rules.changes.rows import RowRule
 from mpcore_port.mindspore.rules.changes.shared import SharedRule
 from mpcore_port.mindspore.rules.changes.wholly import WhollyRule
@@ -180,6 +180,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             OutValueRule(),
             BoundAmpRule(),
             GuardRule(),
+            MadeToSizeRule(),
             OwnStepRule(),
             PythonRule(),
             WatchingRule(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from mpcore_port_runtime.timm.augments import *  # noqa: F403
 from mpcore_port_runtime.timm.builders import *  # noqa: F403
+from mpcore_port_runtime.timm.erasing import *  # noqa: F403
 from mpcore_port_runtime.timm.heads import *  # noqa: F403
 from mpcore_port_runtime.timm.helpers import *  # noqa: F403
 from mpcore_port_runtime.timm.layers import *  # noqa: F403

@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 __all__ = [
     "FastCollateMixup",
     "ImageDataset",
+    "OldDataset",
     "create_dataset",
     "create_loader",
     "create_transform",
@@ -93,6 +94,18 @@ class ImageDataset(Dataset):
     def __len__(self) -> int:
         """Return how many there are."""
         return len(self.samples)
+
+
+class OldDataset(ImageDataset):
+    """timm.data.Dataset, as up to timm 0.3: a folder's pictures, arguments in its order."""
+
+    def __init__(
+        self, root: str, load_bytes: bool = False, transform: Any = None, class_map: Any = ""
+    ) -> None:
+        super().__init__(
+            root, class_map=class_map or None, load_bytes=load_bytes, transform=transform
+        )
+        self.imgs = self.samples
 
     def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
         """Return the path of a picture, below the root."""

@@ -40,6 +40,20 @@ _POOLS = ("token", "", "avg", "avgmax", "max")
 _NORM = partial(torch_nn.LayerNorm, eps=1e-6)
 
 
+def _in_old_order(given: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return what a Block of timm up to 0.5 takes behind `qkv_bias`, told by where its layers are.
+
+    Raises:
+        TypeError: the arguments are in no order of those.
+    """
+    if len(given) == 6 and callable(given[4]):
+        return given  # 0.3
+    if len(given) == 5 and callable(given[3]):
+        return (None, *given)  # 0.4 and 0.5 have no qk_scale
+    msg = "Block: give what stands behind `qkv_bias` by keyword"
+    raise TypeError(msg)
+
+
 class Block(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
     """timm.models.vision_transformer.Block: attention and two layers, each added to what came in.
 
@@ -52,7 +66,7 @@ class Block(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         num_heads: int,
         mlp_ratio: float = 4.0,
         qkv_bias: bool = False,
-        *,
+        *older: Any,
         qk_norm: bool = False,
         scale_attn_norm: bool = False,
         scale_mlp_norm: bool = False,
@@ -70,9 +84,11 @@ class Block(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         qk_scale: float | None = None,
     ) -> None:
         super().__init__()
+        if older:
+            qk_scale, drop, attn_drop, drop_path, act_layer, norm_layer = _in_old_order(older)
         del depth  # for kinds of attention that are not here
         rate = proj_drop if drop is None else drop
-        older = {} if qk_scale is None else {"qk_scale": qk_scale}
+        scaled = {} if qk_scale is None else {"qk_scale": qk_scale}
         self.norm1 = norm_layer(dim)
         self.attn = attn_layer(
             dim,
@@ -84,7 +100,7 @@ class Block(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
             attn_drop=attn_drop,
             proj_drop=rate,
             norm_layer=norm_layer,
-            **older,
+            **scaled,
         )
         self.ls1 = _scaled(dim, init_values)
         self.drop_path1 = _dropped(drop_path)
@@ -99,6 +115,10 @@ class Block(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped
         )
         self.ls2 = _scaled(dim, init_values)
         self.drop_path2 = _dropped(drop_path)
+
+    def __getattr__(self, name: str) -> Any:
+        """Return what a Cell holds; `drop_path` is the one of both that timm had up to 0.5."""
+        return super().__getattr__("drop_path1" if name == "drop_path" else name)
 
     def construct(self, x: Any, attn_mask: Any = None, is_causal: bool = False) -> Any:
         """Return rows of tokens behind attention and the two layers."""

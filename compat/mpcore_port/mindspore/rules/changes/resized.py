@@ -1,6 +1,7 @@
 """``x.resize_as_(y).copy_(y)``: a tensor that a loop fills anew, as torch up to 0.4 had it.
 
-MindSpore resizes nothing in place; where no other name holds the tensor it is made anew.
+MindSpore resizes nothing in place; where no other name holds the tensor it is made anew, and
+``x.new().resize_as_(y)`` is made in its size at once.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["ResizedRule"]
+__all__ = ["MadeToSizeRule", "ResizedRule"]
 
 _RESIZES = ("resize_as_", "resize_")
 _MADE = "it is made anew, and another name got it before, which is filled in torch as well"
@@ -50,6 +51,51 @@ class ResizedRule(PortRule):
         else:
             at.note(self, old, assigned)
         return assigned
+
+
+class MadeToSizeRule(PortRule):
+    """``x.new().resize_as_(y)`` is ``x.new_empty(y.size())``."""
+
+    name = "made to size"
+    reason = "an empty tensor that nothing else holds is made in that size"
+    visits = (cst.Call,)
+
+    def idle(self, at: At) -> bool:
+        """Whether no empty tensor is resized, or the script is a port."""
+        return super().idle(at) or not any(f".new().{name}(" in at.code for name in _RESIZES)
+
+    def act(self, old: cst.Call, new: Any, at: At) -> Any:
+        """Write one such call as one that makes the tensor."""
+        held, given = _method(old, _RESIZES)
+        of = _type_of_empty(held)
+        if of is None or given is None or any(arg.star or arg.keyword for arg in old.args):
+            return None
+        name = new.func.attr.value
+        kept = new.func.value.func.value  # what `new` is called on, as it reads by now
+        size = _size_of(new.args[0].value) if name == _AS else _listed(new.args)
+        made = cst.Call(cst.Attribute(kept, cst.Name("new_empty")), [cst.Arg(size)])
+        at.note(self, old, made)
+        return made
+
+
+_AS = "resize_as_"
+
+
+def _type_of_empty(node: Any) -> Any:
+    """Return x of ``x.new()``; None for anything else."""
+    if not isinstance(node, cst.Call) or node.args or not isinstance(node.func, cst.Attribute):
+        return None
+    return node.func.value if node.func.attr.value == "new" else None
+
+
+def _listed(args: Any) -> cst.BaseExpression:
+    if len(args) == 1:
+        return args[0].value  # type: ignore[no-any-return]
+    return cst.Tuple([cst.Element(arg.value) for arg in args])
+
+
+def _size_of(node: cst.BaseExpression) -> cst.Call:
+    return cst.Call(cst.Attribute(node, cst.Name("size")))
 
 
 def _method(node: Any, names: tuple[str, ...]) -> tuple[Any, Any]:

@@ -29,6 +29,7 @@ from mpcore_port.mindspore.rules.names.only_shown import (
     kept_switch,
     sets_switches,
 )
+from mpcore_port.mindspore.rules.names.own_settings import without_own_settings
 from mpcore_port.mindspore.rules.names.partials import bent, is_bound, unbindable
 from mpcore_port.mindspore.rules.names.sizes import HANDED, are_handed, sized
 from mpcore_port.mindspore.rules.names.words import holds_no_tensor, why_it_stays
@@ -222,6 +223,7 @@ class CallRule(PortRule):
             new = sized(old, new, at)
         if _SIZED_LAYER.fullmatch(name):
             new = _sided(name, row, old, _counted(old, new, at), at)
+        asked, new = without_own_settings(name, old, new, at)
         try:
             new, row = weights_alone(old, new, row, at) or (new, row)
             new = of_a_queue(name, old, new, at)
@@ -238,7 +240,7 @@ class CallRule(PortRule):
             return made
         if isinstance(made, cst.Call) and code_of(made.func) in row.given.values():
             made = made.with_changes(func=expression(wording(at, code_of(made.func))))
-        doubted = doubts(row, old, at) if row.params or not name.endswith("Tensor") else []
+        doubted = doubts(row, asked, at) if row.params or not name.endswith("Tensor") else []
         for doubt in doubted:
             if doubt.is_refused:
                 return new.with_changes(func=at.refuse(self, old.func, doubt.text))

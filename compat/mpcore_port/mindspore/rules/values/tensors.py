@@ -304,6 +304,8 @@ class MethodRule(PortRule):
         elif known and others:  # an array's, perhaps: x.std(axis=0)
             at.unproven(self, old, f"`{others[0]}` of {row.name} is not torch's")
             return None
+        if _is_of_an_array(row, old, at):
+            return None
         try:
             made = map_call(named(at, row), new, new.func.value)  # type: ignore[attr-defined]
         except Refused as exc:
@@ -619,6 +621,14 @@ def _is_torchs(call: Any, at: At) -> bool:
     if words & set(_NUMPYS.values()) or call.func.attr.value not in _OF_ARRAYS:
         return True
     return at.values.kind(call.func.value) == "tensor"
+
+
+def _is_of_an_array(row: Any, call: Any, at: At) -> bool:
+    """Return whether ``x.cumsum()`` is an array's: a tensor's method raises without arguments."""
+    if call.args or call.func.attr.value not in _OF_ARRAYS or row.pack:
+        return False
+    wanted = any(param.default is None for param in row.params)
+    return wanted and at.values.kind(call.func.value) != "tensor"
 
 
 def _with_torchs_words(call: cst.Call) -> cst.Call:
