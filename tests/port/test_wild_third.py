@@ -174,3 +174,24 @@ made += [x.dtype == torch.float32, (x * a).dtype == torch.float64]
 
 def test_operators_of_tensors_beside_arrays(tmp_path: Path) -> None:
     beside(ARRAYS, tmp_path)
+
+
+# --- what optimizers counted ---------------------------------------------------------------------
+
+COUNTED = """import torch
+class Trainer:
+    def __init__(self, net, opt_G):
+        self.opt_G, self.seen = opt_G, 0
+        self.optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
+        self.scheduler = torch.optim.lr_scheduler.StepLR(self.optimizer, 1)
+    def skipped(self):
+        self.count = self.scheduler._step_count
+        return self.seen == self.opt_G._step_count
+"""
+
+
+@pytest.mark.parametrize("target", ["torch_npu", "mindspore"])
+def test_steps_that_an_optimizer_no_longer_counts_are_named(target: str) -> None:
+    found = ported(COUNTED, load_target(target))
+    said = [edit.line for edit in found.edits if "torches of before" in edit.reason]
+    assert said == [9]
