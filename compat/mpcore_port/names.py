@@ -91,6 +91,7 @@ _HOMES = {
     for module in ("torch.autograd", "torch.autograd.grad_mode")
     for name in ("enable_grad", "inference_mode", "no_grad", "set_grad_enabled")
 }
+_HOMES |= {f"torch._C.{one}set_grad_enabled": "torch.set_grad_enabled" for one in ("", "_")}
 _HOMES |= {
     f"apex.{package}.{module}.{name}": f"apex.{package}.{name}"
     for package, module, name in (

@@ -157,9 +157,16 @@ class _Quotes(cst.CSTTransformer):
         self._around.append(node.quote[:1])
 
     def leave_FormattedString(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
-        """Leave an f-string."""
+        """Leave an f-string; one inside of another gets other quotes."""
         self._around.pop()
-        return updated_node
+        quote = updated_node.quote
+        if quote not in self._around:
+            return updated_node
+        free = {'"', "'"} - set(self._around)
+        inside = "".join(map(code_of, updated_node.parts))
+        if len(free) != 1 or (other := free.pop()) in inside:
+            return updated_node
+        return updated_node.with_changes(start=f"{updated_node.prefix}{other}", end=other)
 
     def leave_SimpleString(self, original_node: Any, updated_node: Any) -> Any:  # noqa: N802
         """Change the quotes of one text."""

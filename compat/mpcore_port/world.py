@@ -229,6 +229,8 @@ class _World:
             return ""
         if kind == UNKNOWN and self._is_field(node):
             return ""
+        if kind == UNKNOWN and name in _OF_OLD:
+            return _OF_OLD[name]
         why = self.judge.method(kind, name, called)
         if not why and touched and kind == UNKNOWN:
             return _TRANSLATED
@@ -240,6 +242,10 @@ class _World:
         return isinstance(parent, (cst.AssignTarget, cst.AnnAssign)) and parent.target is node
 
 
+_OF_OLD = {
+    "_step_count": "a scheduler has it, and an optimizer only with torches of before: it may raise"
+}
+"""Attributes that torch itself has taken away from some of what had them."""
 _TRANSLATED = "translated, and nothing in this file says what it is called on"
 _BESIDE = "{} is of the script's own package, and not ported along: port its folder"
 _COMMON = frozenset({"parse_args", "add_argument"})

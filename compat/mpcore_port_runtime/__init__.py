@@ -7,6 +7,7 @@ from mpcore_port_runtime import answers as answers
 from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import attended as attended
 from mpcore_port_runtime import augment as augment
+from mpcore_port_runtime import beside_arrays as beside_arrays
 from mpcore_port_runtime import boxes as boxes
 from mpcore_port_runtime import counted as counted
 from mpcore_port_runtime import dead_rows as dead_rows

@@ -285,11 +285,21 @@ class RandomCrop:
             missing = max(0, width - wide), max(0, height - high)
             image = Pad(missing, self.fill, self.mode)(image)
             wide, high = _size(image)
-        if wide < width or high < height:
-            msg = f"`size` must fit into the picture, got {self.size} for {(high, wide)}"
-            raise ValueError(msg)
-        top, left = _below(high - height + 1), _below(wide - width + 1)
+        top, left, height, width = self.get_params(image, self.size)
         return _part(image, left, top, width, height)
+
+    @staticmethod
+    def get_params(img: Any, output_size: tuple[int, int]) -> tuple[int, int, int, int]:
+        """Return where such a part begins, down and across, and its height and width.
+
+        Raises:
+            ValueError: the picture is smaller.
+        """
+        (height, width), (wide, high) = output_size, _size(img)
+        if wide < width or high < height:
+            msg = f"`size` must fit into the picture, got {(height, width)} for {(high, wide)}"
+            raise ValueError(msg)
+        return _below(high - height + 1), _below(wide - width + 1), height, width
 
 
 class RandomHorizontalFlip:
@@ -330,28 +340,31 @@ class RandomResizedCrop:
 
     def __call__(self, image: Any) -> Any:
         """Return the part."""
-        left, top, width, height = self._box(*_size(image))
+        top, left, height, width = self.get_params(image, self.scale, self.ratio)
         part = _part(image, left, top, width, height)
         if isinstance(part, Tensor):
             return _resized(part, self.size, None, self.way, self.antialias)
         return part.resize((self.size[1], self.size[0]), self.way)
 
-    def _box(self, wide: int, high: int) -> tuple[int, int, int, int]:
+    @staticmethod
+    def get_params(
+        img: Any, scale: tuple[float, float], ratio: tuple[float, float]
+    ) -> tuple[int, int, int, int]:
+        """Return where such a part begins, down and across, and its height and width."""
+        wide, high = _size(img)
         for _ in range(10):
-            area = wide * high * NUMBERS.get().uniform(*self.scale)
-            shape = math.exp(
-                NUMBERS.get().uniform(math.log(self.ratio[0]), math.log(self.ratio[1]))
-            )
+            area = wide * high * NUMBERS.get().uniform(*scale)
+            shape = math.exp(NUMBERS.get().uniform(math.log(ratio[0]), math.log(ratio[1])))
             width, height = round(math.sqrt(area * shape)), round(math.sqrt(area / shape))
             if 0 < width <= wide and 0 < height <= high:
                 top = _below(high - height + 1)
-                return _below(wide - width + 1), top, width, height
+                return top, _below(wide - width + 1), height, width
         width, height = wide, high
-        if wide / high < min(self.ratio):
-            height = round(wide / min(self.ratio))
-        elif wide / high > max(self.ratio):
-            width = round(high * max(self.ratio))
-        return (wide - width) // 2, (high - height) // 2, width, height
+        if wide / high < min(ratio):
+            height = round(wide / min(ratio))
+        elif wide / high > max(ratio):
+            width = round(high * max(ratio))
+        return (high - height) // 2, (wide - width) // 2, height, width
 
 
 class Grayscale:

@@ -240,7 +240,7 @@ def _of_network(args: tuple[Any, ...], tensors: list[Any]) -> Any:
     whole = next((one for one in tensors if one.is_floating_point()), tensors[0])
     network = _networks(args)[0]
     small = getattr(network, "module", network)
-    if "_mpcore_owner" not in vars(small):
+    if not isinstance(small, StandIn) and "_mpcore_owner" not in vars(small):
         return _of_weights((network, whole)) * 0.5  # the script's own may want more than one tensor
     return _given(small, [whole]).float().square().mean() * 0.5
 
@@ -321,6 +321,8 @@ _OF_WEIGHTS = re.compile(
 
 class StandIn(Missing):
     """A value that is not there: a number, a network, a loss, a logger, as it is used."""
+
+    __slots__ = ("_mpcore_classes", "_mpcore_imported", "_mpcore_net", "_mpcore_owner")
 
     def __init__(self, name: str, classes: int = _CLASSES, *, imported: bool = False) -> None:
         super().__init__(name)

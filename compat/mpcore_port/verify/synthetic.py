@@ -200,6 +200,9 @@ class Missing:
     ``tqdm`` gives back what it is put around.
     """
 
+    # apart from what ``**vars(settings)`` hands on
+    __slots__ = ("__dict__", "__weakref__", "_mpcore_name")
+
     def __init__(self, name: str) -> None:
         self._mpcore_name = name
 
@@ -250,6 +253,9 @@ class Missing:
         return Missing(f"{self._mpcore_name}[{key!r}]")
 
     def __setitem__(self, key: Any, value: Any) -> None:
+        """Do nothing."""
+
+    def __delitem__(self, key: Any) -> None:
         """Do nothing."""
 
 
