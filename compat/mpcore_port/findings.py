@@ -102,6 +102,10 @@ LINTS = {
         "a return before the yield of a context manager: entering it raises RuntimeError",
         "yield on every way, as with contextlib.nullcontext()",
     ),
+    "spent-parameters": (
+        "the parameters come from a generator, which the optimizer has used up: nothing is clipped",
+        "make a list of them: list(net.parameters())",
+    ),
     "method-of-param-groups": (
         "param_groups is a list of dicts",
         "call it of the optimizer, or of each group",

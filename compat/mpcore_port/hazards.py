@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from mpcore_port.facts import Scan
     from mpcore_port.names import Names
 
-__all__ = ["hazards"]
+__all__ = ["hazards", "spends_again"]
 
 _LOSSES = ("torch.nn.functional.cross_entropy", "torch.nn.CrossEntropyLoss")
 _SOFTMAX = (
@@ -44,6 +44,7 @@ def hazards(names: Names, scan: Scan, project: Scan) -> Iterator[tuple[str, cst.
     yield from _low_parameters(names, scan, project)
     yield from _contexts(names)
     yield from _groups(names)
+    yield from ((_SPENT, call, "") for call in names.calls if spends_again(call, names))
 
 
 # --- softmax before a loss that has one ---------------------------------------------------------
@@ -191,3 +192,48 @@ def _groups(names: Names) -> Iterator[tuple[str, cst.CSTNode, str]]:
         if holder.attr.value == "param_groups" and not hasattr(list, func.attr.value):
             text = f"{code_of(holder)} is a list: it has no {func.attr.value}"
             yield "method-of-param-groups", call, text
+
+
+# --- generators that were used up ---------------------------------------------------------------
+
+_SPENT = "spent-parameters"
+_CLIPS = ("clip_grad_norm_", "clip_grad_value_", "clip_grad_norm", "get_total_norm")
+_ONCE = ("filter", "map", "itertools.chain", "itertools.islice")
+
+
+def spends_again(call: cst.Call, names: Names) -> bool:
+    """Return whether a clip is handed a generator of parameters that something else has used up.
+
+    ``params = net.parameters(); optimizer = SGD(params); clip_grad_norm_(params, 1.0)``
+    """
+    name = names.called(call) or ""
+    if not name.startswith("torch.nn.utils.") or name.rpartition(".")[2] not in _CLIPS:
+        return False
+    given = call.args[0].value if call.args else None
+    if not isinstance(given, cst.Name):
+        return False
+    found = names.scope(given).find(given.value)
+    if len(found) != 1 or found[0].kind != "value" or not _is_generator(found[0].value, names):
+        return False
+    others = (
+        node
+        for node in names.by_type[cst.Name]
+        if node is not given
+        and node.value == given.value
+        and names.is_reference(node)
+        and not names.is_assigned(node)
+        and names.scope(node).find(node.value) == found
+        and names.called(names.parents[names.parents[node]]) != name
+    )
+    return any(isinstance(names.parents[node], cst.Arg) for node in others)
+
+
+def _is_generator(value: cst.BaseExpression | None, names: Names) -> bool:
+    if isinstance(value, cst.GeneratorExp):
+        return True
+    if not isinstance(value, cst.Call):
+        return False
+    func = value.func
+    if isinstance(func, cst.Attribute) and func.attr.value == "parameters":
+        return "parameters" not in names.functions
+    return code_of(func) in _ONCE or names.called(value) in _ONCE

@@ -57,6 +57,13 @@ CASES = {
         5,
         TOP + "opt = torch.optim.AdamW(p, fused=True)\n",
     ),
+    "spent-parameters": (
+        f"{TOP}params = net.parameters()\nopt = torch.optim.SGD(params, lr=1)\n"
+        "clip_grad_norm_(params, 1.0)\n",
+        5,
+        f"{TOP}params = list(net.parameters())\nopt = torch.optim.SGD(params, lr=1)\n"
+        "clip_grad_norm_(params, 1.0)\n",
+    ),
     "scaler-without-device": (
         MADE.replace("torch.cuda.amp", "torch.amp") + REGION + STEP,
         3,
@@ -363,3 +370,24 @@ def test_a_message_stays_where_the_import_that_it_speaks_of_does(caught: str) ->
     raising = text.replace("    fp16 = False\n", "    raise\n")
     (refused, *_) = port_text(raising, load_target("torch_npu")).edits
     assert (refused.kind, refused.line) == ("refused", 3)
+
+
+@pytest.mark.parametrize(
+    ("made", "lines"),
+    [
+        ("net.parameters()", 1),
+        ("filter(lambda p: p.requires_grad, net.parameters())", 1),
+        ("(p for p in net.parameters())", 1),
+        ("[p for p in net.parameters()]", 0),
+        ("list(net.parameters())", 0),
+    ],
+)
+def test_a_port_that_clips_where_torch_does_not_says_so(made: str, lines: int) -> None:
+    script = (
+        f"import torch\nnet = torch.nn.Linear(2, 1)\nparams = {made}\n"
+        "opt = torch.optim.SGD(params, lr=0.1)\nfor x in data:\n    net(x).sum().backward()\n"
+        "    torch.nn.utils.clip_grad_norm_(params, 0.1)\n    opt.step()\n    opt.zero_grad()\n"
+    )
+    found = port_text(script, load_target("mindspore"))
+    said = [one for one in found.edits if "nothing is clipped" in one.reason]
+    assert [one.line for one in said] == [7] * lines

@@ -69,6 +69,7 @@ from mpcore_port.mindspore.rules.networks.starts import StartRule
 from mpcore_port.mindspore.rules.networks.taken import TakenRule
 from mpcore_port.mindspore.rules.optimizers.groups import GroupRule
 from mpcore_port.mindspore.rules.optimizers.own_optimizers import OwnStepRule
+from mpcore_port.mindspore.rules.optimizers.spent import SpentRule
 from mpcore_port.mindspore.rules.optimizers.wrappers import WrapperRule
 from mpcore_port.mindspore.rules.tidy import TidyRule
 from mpcore_port.mindspore.rules.values.apart import ApartRule
@@ -186,6 +187,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             WatchingRule(),
             WordRule(),
             ScriptedRule(),
+            SpentRule(),
             WordsRule(),
         ],
         [ReleasedRule(), JustMadeRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],
