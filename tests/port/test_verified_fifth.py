@@ -3,6 +3,11 @@
 from __future__ import annotations
 
 import ast
+import os
+import subprocess
+import sys
+from importlib.util import find_spec
+from pathlib import Path
 from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
@@ -25,8 +30,6 @@ from mpcore_port.verify.switched_on import asked_devices, switches
 from .ports import verified
 
 if TYPE_CHECKING:
-    from pathlib import Path
-
     from mpcore_port.engine import Ported
 
 MODES = ("float32", "mixed")
@@ -421,3 +424,39 @@ def train_one_epoch(model, criterion, data_loader, optimizer, device):
 
 def test_losses_that_processes_gather_are_put_together(tmp_path: Path) -> None:
     assert _same(verified(TALKS, tmp_path, ("float32",), "torch_npu"))
+
+
+OF_APEX = """import os
+import torch
+from apex import amp
+from mpcore_port.verify import absent, checkpoints
+from mpcore_port.verify.stand_in import StandIn
+from mpcore_port.verify.synthetic import Missing
+absent.install()
+checkpoints.install(lambda: False)
+assert isinstance(torch.load(os.devnull), Missing)
+assert isinstance(torch.load(StandIn("path")), Missing)
+own, there = torch.nn.Linear(2, 2), StandIn("net")
+adam = torch.optim.Adam(own.parameters())
+nets, _ = amp.initialize([there, own], adam, opt_level="O1", verbosity=0)
+assert all(isinstance(net, torch.nn.Module) for net in nets)
+assert nets[1] is own
+"""
+
+
+def test_apex_prepares_networks_that_are_not_there(tmp_path: Path) -> None:
+    script = tmp_path / "held.py"  # in a process of its own: torch takes stand-ins from then on
+    script.write_text(OF_APEX, encoding="utf-8")
+    where = find_spec("mpcore_port")
+    assert where is not None
+    assert where.origin is not None
+    stubs = Path(where.origin).parent / "stubs" / "path"
+    path = os.pathsep.join([str(stubs), *filter(None, sys.path)])
+    done = subprocess.run(
+        [sys.executable, str(script)],
+        capture_output=True,
+        text=True,
+        check=False,
+        env={**os.environ, "PYTHONPATH": path},
+    )
+    assert done.returncode == 0, done.stderr

@@ -151,6 +151,7 @@ def install(
             sys.modules.setdefault("torch.utils.tensorboard", _Absent("torch.utils.tensorboard"))
         sys.modules.setdefault("torch._six", _six())
         _take_numbers(torch)
+        _take_networks()
         _be_alone(torch.distributed)
     stand_in_for_refused(_absent)
     if torch is not None:
@@ -375,6 +376,24 @@ def _to_networks(add: Any) -> Any:
         add(one, name, module if network is None else network(module))
 
     return hold
+
+
+def _take_networks() -> None:
+    """Let apex prepare networks that are not there."""
+    from mpcore_compat.apex import amp
+
+    prepare = amp.initialize
+
+    def of(model: Any) -> Any:
+        network = getattr(type(model), "_mpcore_module", None)
+        return model if network is None else network(model)
+
+    @functools.wraps(prepare)
+    def initialize(models: Any, *args: Any, **kwargs: Any) -> Any:
+        several = isinstance(models, list)
+        return prepare([of(one) for one in models] if several else of(models), *args, **kwargs)
+
+    amp.initialize = initialize
 
 
 def _to_places(to: Any, place_like: Any) -> Any:
