@@ -26,6 +26,7 @@ __all__ = [
     "is_plain",
     "needed_again",
     "plain_values",
+    "through",
     "values_alone",
     "weights_run",
 ]
@@ -37,6 +38,31 @@ def constant(nodes: Iterable[cst.CSTNode], names: set[str]) -> bool:
     ``names`` are plain ones; ``made.detach()`` and ``made.data`` are such, ``made`` is not.
     """
     return not attached(nodes, names)
+
+
+def through(nodes: Sequence[cst.CSTNode], names: set[str], at: At) -> bool:
+    """Return whether a gradient surely goes through each of ``names``: all that reads it is seen.
+
+    A helper that is handed one may detach it.
+    """
+    if attached(nodes, names) != names:
+        return False
+    return not any(
+        _is_helper(call, at) and read(arg.value) & names
+        for node in nodes
+        for call in calls_in(node)
+        for arg in call.args
+    )
+
+
+def _is_helper(call: cst.Call, at: At) -> bool:
+    """Return whether a call is of a function that the file defines or imports, and not torch's."""
+    name = at.names.called(call)
+    if name is not None:
+        return not name.startswith("torch.")
+    func = call.func
+    kinds = {b.kind for b in at.names.meanings(func)} if isinstance(func, cst.Name) else set()
+    return bool(kinds & {"def", "class", "import"})
 
 
 def attached(nodes: Iterable[cst.CSTNode], names: set[str]) -> set[str]:

@@ -202,8 +202,21 @@ def networks_given(call: cst.Call, at: At) -> list[cst.BaseExpression]:
         arg.value
         for arg in named
         if not _COUNTED.search(code_of(arg.value))
-        and (is_module(at, arg.value) or is_given_as_network(arg))
+        and (is_module(at, arg.value) or is_given_as_network(arg) or _is_run_here(arg.value, at))
     ]
+
+
+def _is_run_here(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a parameter of the function around is called there: ``D`` of ``D(x)``."""
+    if not isinstance(node, cst.Name) or {b.kind for b in at.names.meanings(node)} != {"param"}:
+        return False
+    around = at.names.enclosing(node, cst.FunctionDef)
+    return any(
+        isinstance(call.func, cst.Name)
+        and call.func.value == node.value
+        and at.names.enclosing(call, cst.FunctionDef) is around
+        for call in at.names.calls
+    )
 
 
 def _is_loss(name: str) -> bool:

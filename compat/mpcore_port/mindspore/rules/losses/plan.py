@@ -15,6 +15,7 @@ from mpcore_port.mindspore.rules.losses.carried import (
     detaches,
     needed_again,
     plain_values,
+    through,
     weights_run,
 )
 from mpcore_port.mindspore.rules.losses.divided import Division, divisions
@@ -80,6 +81,8 @@ class _Draft:
     """Networks that an optimizer has moved since"""
     values: list[str] = field(default_factory=list)
     """Names that stay as they were made before it has"""
+    freed: set[int] = field(default_factory=set)
+    """Places whose graph an earlier backward pass has let go: what they made is constant"""
     jumped: bool = False
     sunk: bool = False
 
@@ -224,10 +227,12 @@ class _Planner:
         made -= plain_values(draft.lines(again), self.at)
         if constant([*draft.lines(places), sink.loss], made):
             again = []  # as they were computed: by other weights than those of now, perhaps
+        again, freed = self._without_freed(draft, again, places)
         kept = self._needed(block, again, places, sink, made)
         again = kept or []
         draft.late = self._moved_weights(block, again, places)
-        again, draft.values = self._as_before(block, again, places, draft.late, sink)
+        again, values = self._as_before(block, again, places, draft.late, sink)
+        draft.values = sorted({*values, *freed})
         if kept is None or self._moved_since(block, again, places):
             raise _NoPlan(_DETACHED)
         every = self._with_between(block, places)
@@ -298,7 +303,8 @@ class _Planner:
     def _networks(self, draft: _Draft, inputs: tuple[str, ...]) -> list[str]:
         """Return whose weights get gradients by a loss; it has to have some, or inputs."""
         sink, networks = draft.sink, self.networks
-        nodes = [*draft.front, *draft.lines(draft.part.places)]
+        own = (place for place in draft.part.places if place not in draft.freed)
+        nodes = [*draft.front, *draft.lines(own)]
         parts = [] if sink.gradients else networks.of(nodes, sink)
         if not sink.gradients and all(networks.starts_as_none(part, nodes[0]) for part in parts):
             parts += [one for one in networks.stepping(sink) if one not in parts]
@@ -455,6 +461,49 @@ class _Planner:
         held = [call.args[0].value if call.args else call.func.value for call in steps]  # type: ignore[attr-defined]
         makers = [maker for one in held if (maker := maker_of(one, self.at)) is not None]
         return {name for maker in makers if (name := model_of(maker))}
+
+    def _without_freed(
+        self, draft: _Draft, again: list[int], places: list[int]
+    ) -> tuple[list[int], list[str]]:
+        """Leave out what an earlier backward pass went through; return the names it makes.
+
+        Torch lets go of a graph that nobody retains, and would raise if a second pass came to it:
+        what reads these names is detached where nobody sees it, in a helper of another file.
+        """
+        block = draft.block
+        earlier = (
+            [
+                plan
+                for plan in self.found.blocks.get(id(block), [])
+                if self._goes_back_between(plan.sink, block.body[again[-1] + 1 : places[0]])
+            ]
+            if again
+            else []
+        )
+        wanted = needs([*draft.lines(places), draft.sink.loss])
+        for plan in earlier:
+            found = self._find(plan.sink, read(plan.sink.loss))
+            own = found[1].places if found is not None and found[0] is block else []
+            for place in set(own) & set(again):
+                made = set(assigned(block.body[place])) & wanted
+                lines = [*draft.lines(q for q in own if q > place), plan.sink.loss]
+                if (
+                    made
+                    and weights_run(block.body[place], self.at)
+                    and through(lines, made, self.at)
+                ):
+                    draft.freed.add(place)
+                    plan.kept += [name for name in sorted(made) if name not in plan.kept]
+        kept = [place for place in again if place not in draft.freed]
+        return kept, sorted({n for p in draft.freed for n in assigned(block.body[p])} & wanted)
+
+    def _goes_back_between(self, sink: Sink, between: Sequence[Any]) -> bool:
+        """Return whether one of some statements is the backward pass of a loss, graph and all."""
+        return any(
+            self._is_below(sink.call, line) and "retain_graph" not in code_of(line)
+            for line in between
+            if not isinstance(line, (cst.If, cst.For, cst.While, cst.Try))
+        )
 
     def _as_before(
         self, block: Any, again: list[int], places: list[int], late: set[str], sink: Sink

@@ -145,7 +145,10 @@ class _Finder:
         """Return the loss of ``with amp.scale_loss(loss, o) as scaled``, its scaler and ``o``."""
         if not isinstance(scaled, cst.Name):
             return None
-        for binding in self.names.scope(scaled).find(scaled.value):
+        around = {id(above) for above in self.names.ancestors(scaled)}
+        every = self.names.scope(scaled).find(scaled.value)
+        # several regions give it the same name: it is that of the one around
+        for binding in [one for one in every if id(one.node) in around] or every:
             if binding.kind != "with" or not isinstance(binding.value, cst.Call):
                 continue
             if self.names.called(binding.value) == "apex.amp.scale_loss":
