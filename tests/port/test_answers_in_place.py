@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from tests.port.ports import beside, ported
+from tests.port.ports import FILLED, beside, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -101,3 +101,26 @@ label = torch.tensor([[[0, 2, 1]], [[1, 1, 0]]])
 made += [one_hot(label, 3), both(label, 4), part({"a": torch.zeros(2, 3, 3)}, label)]
 """
     beside(script, tmp_path)
+
+
+PUT_BACK = (
+    FILLED
+    + """
+net = filled(nn.Linear(4, 4))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for step in range(3):
+    x = torch.sin(torch.arange(24.0) + step).view(6, 4)
+    y = x.clone()
+    y[y > 0.5] = y[y > 0.5].sub_(0.1)
+    y[2] = y[2].mul_(2.0)
+    loss = net(y).abs().mean()
+    opt.zero_grad()
+    loss.backward()
+    opt.step()
+    made += [loss, y.sum(), x.sum()]
+"""
+)
+
+
+def test_a_part_that_gets_what_its_own_change_gives(tmp_path):
+    beside(PUT_BACK, tmp_path)

@@ -106,6 +106,13 @@ def _made(name: str, old: cst.Call, new: cst.Call, receiver: Any, at: At) -> Any
     return cst.parse_expression(wording(at, text))
 
 
+def _is_put_back(call: cst.Call, part: cst.Subscript, at: At) -> bool:
+    """Return whether a part gets what its own change gives: ``y[y > 1] = y[y > 1].sub_(1)``."""
+    line = at.names.parents.get(call)
+    targets = line.targets if isinstance(line, cst.Assign) and line.value is call else ()
+    return len(targets) == 1 and code_of(targets[0].target) == code_of(part)
+
+
 def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     """Return what stands for a method that changes its tensor; None where that is not sure."""
     held, fresh = old.func.value, new.func.value  # type: ignore[attr-defined]
@@ -143,6 +150,9 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
         return _put(rule, old, new, fresh, at, "" if sure else _VIEWED.format(code_of(held)))
     if _is_a_line(old, at) and (made := _filled_part(name, old, new, at)) is not None:
         return _noted(rule, old, made, at, "the tensor that it is a part of is filled there")
+    if isinstance(held, cst.Subscript) and name[:-1] not in SHAPES and _is_put_back(old, held, at):
+        made = plain_call(name, old, new, fresh, at)
+        return _noted(rule, old, made, at, "it is assigned to the part that it changes")
     if root := view_of(held, at):
         if _is_a_line(old, at):
             return _written(rule, old, new, at)
