@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from mpcore_port.names import Binding, Names
 
-__all__ = ["UNKNOWN", "Values", "is_network_base", "vocabulary"]
+__all__ = ["UNKNOWN", "Values", "is_network_base", "made_by_others", "vocabulary"]
 
 UNKNOWN = "unknown"
 _LOADERS = ("torch.utils.data.DataLoader", "torch.utils.data.dataloader.DataLoader")
@@ -92,11 +92,19 @@ _OTHERS = (
     (_OF_TIMM, "module"),
     (re.compile(r"timm\.(\w+\.)+(resample_abs_pos_embed|resize_pos_embed|drop_path)$"), "tensor"),
     (re.compile(r"einops\.layers\.torch\."), "module"),
-    (re.compile(r"einops\.(rearrange|reduce|repeat)$"), "tensor"),
+    (re.compile(r"einops\.(einops\.)?(einsum|rearrange|reduce|repeat)$"), "tensor"),
+    (re.compile(r"fvcore\.nn\.(focal_loss\.)?sigmoid_focal_loss\w*$"), "tensor"),
+    (re.compile(r"torchaudio\.(functional|compliance\.kaldi)\.(\w+\.)?[a-z]\w*$"), "tensor"),
+    (re.compile(r"torchmetrics\.functional\.(\w+\.)*[a-z]\w*$"), "tensor"),
     (re.compile(r"einops_exts\.check_shape$"), "tensor"),
     (re.compile(r"horovod\.torch\.(allreduce|allgather|broadcast)_?$"), "tensor"),
     (re.compile(r"horovod\.torch\.(\w+_)?(rank|size|built|object)$"), "neutral"),
 )
+
+
+def made_by_others(name: str) -> str:
+    """Return the kind of what a function or class of another package gives; "" if not known."""
+    return next((kind for pattern, kind in _OTHERS if pattern.match(name)), "")
 
 
 class Values:
@@ -378,7 +386,7 @@ class Values:
             return "optimizer"
         if name in DISTRIBUTED:
             return self._joined([self._kind(one) for one in self.names.prepared(node)]) or UNKNOWN
-        other = next((kind for pattern, kind in _OTHERS if pattern.match(name)), "")
+        other = made_by_others(name)
         if other:
             return other
         if name in ("torch.nn.Parameter", "torch.nn.parameter.Parameter"):

@@ -26,6 +26,7 @@ __all__ = [
     "set_through",
     "variable",
     "written",
+    "written_each",
 ]
 
 
@@ -169,6 +170,13 @@ def written(held: Any, value: Any) -> Any:
         raise NotImplementedError(_GRADED)
     held = copied(held)
     _write(held, fresh.astype(held.dtype))
+    return held
+
+
+def written_each(held: Any, values: Any) -> Any:
+    """Write each of several results into the tensor that is there for it: torch's ``out``."""
+    for one, value in zip(held, values, strict=True):
+        written(one, value)
     return held
 
 

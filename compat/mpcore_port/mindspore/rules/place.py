@@ -13,7 +13,7 @@ from mpcore_port.mindspore.tables import FILES, Mapping, mint_layers, table
 from mpcore_port.names import code_of, dotted, string_of
 from mpcore_port.packages import package_of
 from mpcore_port.rule import Rule
-from mpcore_port.values import is_network_base
+from mpcore_port.values import is_network_base, made_by_others
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -705,7 +705,9 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
     if at.values.kind(node) in ("tensor", "module"):
         return False  # of a package whose networks and functions are known
     if any(_may_give_tensors(name) for name in made):
-        return False
+        return (
+            False  # of what else a name holds nothing may be known: x = rearrange(x, "a b -> b a")
+        )
     # What a network of the file gives, one branch of two, is a tensor; so is x in torch.f(y).x().
     calls = [one for one in at.names.origins(node) if isinstance(one, cst.Call)]
     methods = [one for one in calls if at.names.called(one) is None]
@@ -728,7 +730,9 @@ def _is_unknown_here(node: Any, at: At) -> bool:
 
 
 def _may_give_tensors(name: str) -> bool:
-    """Return whether this is a function, and no class, of a package that nobody knows."""
+    """Return whether this is a function that gives some, or one of a package that nobody knows."""
+    if made_by_others(name) == "tensor":
+        return True
     package = package_of(name)
     last = name.rpartition(".")[2].lstrip("_")
     made = not last[:1].isupper() or last.endswith("Tensor")

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port.mindspore.rules.place import PortRule
+from mpcore_port.mindspore.rules.place import PortRule, wording
 from mpcore_port.names import code_of
 from mpcore_port.torch_names import EXPORTS
 
@@ -87,10 +87,16 @@ class OutRule(PortRule):
         if not (at.names.called(call) or "").startswith("torch.") or _is_starred(call):
             return None
         given = _out_of(made)
-        if not isinstance(given, (cst.Name, cst.Attribute, cst.Subscript)):
-            return None
         plain = _without_out(made)
         if plain is None:
+            return None
+        if _are_several(_out_of(call), call, at):
+            func = cst.parse_expression(wording(at, "port.written_each"))
+            comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+            line = cst.Call(func, [cst.Arg(given, comma=comma), cst.Arg(plain)])
+            at.unproven(self, call, _RESIZED, line)
+            return new.with_changes(value=line)
+        if not isinstance(given, (cst.Name, cst.Attribute, cst.Subscript)):
             return None
         func = cst.Attribute(given, cst.Name("copy_"))
         line = cst.Call(func, [cst.Arg(plain)])
@@ -99,6 +105,34 @@ class OutRule(PortRule):
         else:
             at.unproven(self, call, _RESIZED, line)
         return new.with_changes(value=line)
+
+
+_OF_SEVERAL = frozenset(
+    {
+        *("aminmax", "cummax", "cummin", "kthvalue", "mode", "sort", "topk"),
+        *("linalg.eigh", "linalg.qr", "linalg.slogdet", "linalg.svd", "qr", "svd"),
+    }
+)
+_OF_TWO_ALONG = ("max", "median", "min", "nanmedian")
+
+
+def _are_several(given: cst.BaseExpression, call: cst.Call, at: At) -> bool:
+    """Return whether ``out`` surely is a row of tensors: by what it is, or by what gives several.
+
+    Of ``torch.max`` an axis says so: a number, or what is called ``dim``.
+    """
+    plain = (cst.Tuple, cst.List)
+    found = [given] if isinstance(given, plain) else list(at.names.origins(given))
+    if found and all(isinstance(one, plain) for one in found):
+        return True
+    name = (at.names.called(call) or "").removeprefix("torch.")
+    if name in _OF_SEVERAL:
+        return True
+    words = [arg.keyword.value for arg in call.args if arg.keyword is not None]
+    second = call.args[1] if len(call.args) > 1 else None
+    placed = second is not None and second.keyword is None
+    axis = placed and isinstance(second.value, (cst.Integer, cst.UnaryOperation))
+    return name in _OF_TWO_ALONG and ("dim" in words or axis)
 
 
 _TYPES = {

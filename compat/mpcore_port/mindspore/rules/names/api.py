@@ -499,7 +499,7 @@ class NameRule(PortRule):
         if isinstance(holder := self._holder(old, at), cst.ClassDef):
             row = with_heir(row, holder)
         if row.heir and isinstance(holder, cst.ClassDef):
-            made = cst.parse_expression(row.heir)
+            made = cst.parse_expression(wording(at, row.heir))
             at.note(self, old, made, _kind(row), _HEIR, row.effect)
             return made
         if word.startswith("(") and isinstance(self._holder(old, at), cst.ClassDef):

@@ -108,7 +108,8 @@ class ShownRule(PortRule):
 
     def _each(self, old: cst.Arg, new: cst.Arg, at: At) -> Any:
         """Return the numbers of what ``*values`` hands on."""
-        if at.options.plain or at.values.kind(old.value) == "neutral":
+        known = at.values.kind(old.value) == "neutral" and not _is_part(old.value, at)
+        if at.options.plain or known:
             return None
         made = cst.parse_expression(f"map({wording(at, 'port.shown')}, {code_of(new.value)})")
         at.note(self, old.value, made)
@@ -116,7 +117,9 @@ class ShownRule(PortRule):
 
     def _fields(self, old: cst.Arg, new: cst.Arg, at: At) -> Any:
         """Return what answers a field such as ``{loss.avg:.3f}``, or None where it is a number."""
-        if at.options.plain or at.values.kind(old.value) in ("neutral", "module"):
+        kind = at.values.kind(old.value)
+        known = kind == "module" or (kind == "neutral" and not _is_part(old.value, at))
+        if at.options.plain or known:
             return None
         if _is_metered(old.value, at):
             return None
@@ -225,13 +228,96 @@ def _is_one(node: cst.BaseExpression, at: At) -> bool:
     return len(at.names.scope(node).find(node.value)) == 1
 
 
-def _is_filled(node: cst.BaseExpression, at: At) -> bool:
-    """Return whether this comes out of a dictionary or list that was made empty."""
-    if not isinstance(node, cst.Subscript):
+_STORES = ("collections.OrderedDict", "collections.defaultdict", "collections.deque")
+_OUT_OF = ("get", "items", "pop", "popitem", "setdefault", "values")
+_HAND_ON = ("abs", "enumerate", "iter", "list", "max", "min", "next", "reversed", "round")
+_HAND_ON += ("sorted", "sum", "tuple", "zip")
+_INSIDE = 12  # expressions inside of each other that are looked at
+
+
+def _is_filled(node: Any, at: At, depth: int = _INSIDE) -> bool:
+    """Return whether this comes out of a dictionary or list that is filled later.
+
+    What was put in may be a tensor, at any depth: ``results[name][0]``, ``for k, v in
+    results.items()``, ``sum(losses) / n``.
+    """
+    if depth == 0:
         return False
-    return any(
-        isinstance(one, (cst.Dict, cst.List)) and not one.elements
-        for one in at.names.origins(node.value)
+    if isinstance(node, cst.Subscript):
+        return _is_out_of(node.value, at, depth)
+    if isinstance(node, cst.Name):
+        return any(_is_bound_to_part(one, at, depth) for one in _bindings(node, at))
+    if isinstance(node, cst.BinaryOperation):
+        return _is_filled(node.left, at, depth - 1) or _is_filled(node.right, at, depth - 1)
+    if isinstance(node, cst.IfExp):
+        return _is_filled(node.body, at, depth - 1) or _is_filled(node.orelse, at, depth - 1)
+    if isinstance(node, cst.UnaryOperation):
+        return _is_filled(node.expression, at, depth - 1)
+    if isinstance(node, cst.Attribute):
+        return _is_filled(node.value, at, depth - 1)
+    if not isinstance(node, cst.Call):
+        return False
+    if isinstance(node.func, cst.Attribute):
+        held = node.func.value
+        out = node.func.attr.value in _OUT_OF and _is_store(held, at)
+        return out or _is_filled(held, at, depth - 1)
+    handed = code_of(node.func) in _HAND_ON
+    return handed and any(_is_out_of(arg.value, at, depth) for arg in node.args)
+
+
+def _is_part(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether this is filled later, or comes out of what is."""
+    return _is_out_of(node, at, _INSIDE)
+
+
+def _bindings(node: cst.Name, at: At) -> list[Any]:
+    return at.names.scope(node).find(node.value)
+
+
+def _is_out_of(node: cst.BaseExpression, at: At, depth: int) -> bool:
+    return _is_store(node, at) or _is_filled(node, at, depth - 1)
+
+
+def _is_bound_to_part(binding: Any, at: At, depth: int) -> bool:
+    """Return whether a name gets a part of what is filled, or what is made of some."""
+    if isinstance(binding.node, (cst.For, cst.CompFor)):
+        return _is_out_of(binding.node.iter, at, depth)
+    if binding.kind == "element" and binding.value is not None:
+        return _is_out_of(binding.value, at, depth)
+    return binding.kind == "value" and _is_filled(binding.value, at, depth - 1)
+
+
+def _is_store(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether a name or attribute holds a dictionary or list that is filled later."""
+    found = at.names.origins(node)
+    return any(_is_empty(one, at) for one in found) or (
+        any(isinstance(one, (cst.Dict, cst.List)) for one in found) and _is_put_into(node, at)
+    )
+
+
+def _is_empty(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether this is an empty dictionary or list, or holds such."""
+    if isinstance(node, (cst.Dict, cst.List)):
+        held = [one.value for one in node.elements]
+        return not held or any(_is_empty(one, at) for one in held)
+    if isinstance(node, (cst.ListComp, cst.DictComp)):
+        return _is_empty(node.elt if isinstance(node, cst.ListComp) else node.value, at)
+    if not isinstance(node, cst.Call):
+        return False
+    empty = code_of(node.func) in ("dict", "list") and not node.args
+    return empty or at.names.called(node) in _STORES
+
+
+def _is_put_into(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether the file assigns to parts of what is called so."""
+    return code_of(node) in at.once(_put_into)
+
+
+def _put_into(at: At) -> frozenset[str]:
+    """Return what the file assigns parts of: ``sums`` of ``sums["loss"] += loss``."""
+    lines = (one for one in at.names.parents if isinstance(one, (cst.AssignTarget, cst.AugAssign)))
+    return frozenset(
+        code_of(one.target.value) for one in lines if isinstance(one.target, cst.Subscript)
     )
 
 

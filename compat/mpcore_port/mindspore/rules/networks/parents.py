@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 
 __all__ = ["ParentRule", "with_heir"]
 
-_WITH_TORCHS = {
-    "torch.nn.Dropout": "port.heirs.Dropout",
-    "torch.nn.Embedding": "port.heirs.Embedding",
-    "torch.nn.GELU": "port.heirs.GELU",
-    "torch.nn.Linear": "port.heirs.Linear",
-    "torch.nn.Softmax": "port.heirs.Softmax",
-}
+_HEIRS = """
+    AvgPool1d BCELoss CELU Dropout Dropout1d Dropout2d Dropout3d ELU Embedding
+    GELU GLU Hardsigmoid Hardswish Hardtanh L1Loss LeakyReLU Linear LogSoftmax
+    MaxPool1d Mish MSELoss PReLU ReLU ReLU6 SELU SiLU SmoothL1Loss
+    Softmax Threshold
+"""
+_WITH_TORCHS = {f"torch.nn.{name}": f"port.heirs.{name}" for name in _HEIRS.split()}
 """Layers with torch's arguments that classes alone are made of, where a row names none."""
 
 _PLAIN = ("torch.nn.Module", "torch.nn.Sequential", "torch.nn.ModuleList", "torch.nn.ModuleDict")
