@@ -1,0 +1,144 @@
+"""What readers of ports saw: scalers of one branch, apex beside scripts, and names of settings."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mpcore_port.engine import port_tree
+from mpcore_port.source import walk
+from mpcore_port.targets import Options, load_target
+
+from .ports import FILLED, NET, beside, ported
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+SCALERS = (
+    FILLED
+    + NET
+    + """
+def train(fp16, loader, one, two):
+    first = torch.optim.SGD(one.parameters(), 0.1)
+    second = torch.optim.SGD(two.parameters(), 0.2)
+    if fp16:
+        {made[0]}
+        {made[1]}
+    for x in loader:
+        first.zero_grad()
+        loss = one(x).pow(2).mean()
+        if fp16:
+            a.scale(loss).backward()
+            a.step(first)
+            a.update()
+        else:
+            loss.backward()
+            first.step()
+        second.zero_grad()
+        other = two(x).sin().mean(){more}
+        if fp16:
+            b.scale(other).backward()
+            b.step(second)
+            b.update()
+        else:
+            other.backward()
+            second.step()
+    return [one.weight.detach(), two.weight.detach()]
+x = torch.linspace(-1.0, 1.0, 6).view(2, 3)
+made = train(False, [x, x * 2], Net(), Net(3))
+"""
+)
+MAKERS = ["a = torch.amp.GradScaler('cpu')", "b = torch.amp.GradScaler('cpu')"]
+
+
+@pytest.mark.parametrize("more", ["", " + one(x).mean()"])
+@pytest.mark.parametrize("made", [MAKERS, MAKERS[::-1]])
+def test_scalers_of_one_branch_stand_for_none_in_the_other(
+    made: list[str], more: str, tmp_path: Path
+) -> None:
+    beside(SCALERS.format(made=made, more=more), tmp_path)
+
+
+HANDED = """import torch
+def step(fp16, losses, first, second):
+    if fp16:
+        a = torch.cuda.amp.GradScaler()
+        b = torch.cuda.amp.GradScaler()
+    for net, x in losses:
+        loss = net(x).mean()
+        if fp16:
+            a.scale(loss).backward()
+        else:
+            loss.backward()
+        other = net(x).sum()
+        if fp16:
+            b.scale(other).backward()
+        else:
+            other.backward()
+"""
+
+
+def test_losses_that_ask_for_scalers_of_one_branch_find_none() -> None:
+    made = ported(HANDED).text
+    assert "a = None" in made
+    assert "b = None" in made
+
+
+AMP = """import torch
+def prepare(net, optimizer, fp16):
+    if fp16:
+        {}
+        {}
+        net, optimizer = amp.initialize(net, optimizer, opt_level="O1")
+    return net, optimizer
+def step(loss, optimizer):
+    with amp.scale_loss(loss, optimizer) as scaled:
+        scaled.backward()
+    optimizer.step()
+"""
+LINES = ["global amp", "from apex import amp"]
+
+
+@pytest.mark.parametrize("lines", [LINES, LINES[::-1]])
+def test_a_name_is_of_the_module_wherever_it_is_declared_so(lines: list[str]) -> None:
+    made = ported(AMP.format(*lines)).text
+    assert "amp.initialize" not in made.replace("port.apex.", "")
+    assert "port.apex.initialize(" in made
+    assert "port.apex.scale_loss(" in made
+
+
+USES = """import torch
+{}
+def prepare(net, optimizer):
+    return amp.initialize(net, optimizer, opt_level="O1")
+"""
+
+
+def text_of(place: Path, target: str) -> str:
+    result = port_tree(walk(place), load_target(target), Options())
+    return next(one.text for one in result.files if one.source.path == "train.py")
+
+
+@pytest.mark.parametrize(
+    "line", ["from apex import amp", "from apex import (\n    amp,\n)", "import apex.amp as amp"]
+)
+@pytest.mark.parametrize("whole", [True, False])
+def test_apex_beside_a_script_is_apex(line: str, whole: bool, tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text(USES.format(line))
+    (tmp_path / "apex").mkdir()
+    (tmp_path / "apex" / "__init__.py").write_text("")
+    place = tmp_path if whole else tmp_path / "train.py"
+    for target, made in (("mindspore", "port.apex."), ("torch_npu", "mpcore_compat")):
+        text = text_of(place, target)
+        assert made in text
+        assert "from apex" not in text
+        assert "import apex" not in text
+
+
+def test_another_package_of_that_name_is_the_scripts_own(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nfrom apex.replay import Buffer\n")
+    (tmp_path / "apex").mkdir()
+    (tmp_path / "apex" / "replay.py").write_text("class Buffer:\n    pass\n")
+    for target in ("mindspore", "torch_npu"):
+        assert "from apex.replay import Buffer" in text_of(tmp_path, target)
