@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from mpcore_port.engine import port_tree
+from mpcore_port.engine import port_text, port_tree
+from mpcore_port.settings_files import on_npu
 from mpcore_port.source import walk
 from mpcore_port.targets import Options, load_target
 
@@ -142,3 +143,74 @@ def test_another_package_of_that_name_is_the_scripts_own(tmp_path: Path) -> None
     (tmp_path / "apex" / "replay.py").write_text("class Buffer:\n    pass\n")
     for target in ("mindspore", "torch_npu"):
         assert "from apex.replay import Buffer" in text_of(tmp_path, target)
+
+
+GROUP = """import argparse
+import torch
+import torch.distributed as dist
+p = argparse.ArgumentParser()
+{}
+dist.init_process_group({}, world_size=2)
+"""
+OF_SETTINGS = [
+    "backend=h.dist_config['dist_backend']",
+    "cfg.DIST.BACKEND",
+    "backend=cfg.get('backend', 'nccl')",
+    "backend=cfg['dist']['dist-backend']",
+]
+SAID = ["", "p.add_argument('--dist_backend', required=True)", "p.add_argument('--dist-url')"]
+
+
+def of_npu(line: str, group: str) -> list[str]:
+    done = port_text(GROUP.format(line, group), load_target("torch_npu"))
+    return [edit.reason for edit in done.edits if edit.kind == "unproven"]
+
+
+@pytest.mark.parametrize("group", OF_SETTINGS)
+@pytest.mark.parametrize("line", SAID)
+def test_a_backend_that_settings_name_is_listed(line: str, group: str) -> None:
+    (reason,) = of_npu(line, group)
+    assert "they must say hccl where they say nccl" in reason
+
+
+KNOWN = [
+    "p.add_argument('--dist_backend', default='nccl')",
+    "p.add_argument('--dist-backend', '-b', type=str,\n    help='(its name)', default='nccl')",
+    "cfg = {'dist_backend': 'nccl'}",
+    "args.dist_backend = 'nccl'",
+    "class Settings:\n    dist_backend: str = 'nccl'",
+]
+
+
+@pytest.mark.parametrize("line", KNOWN)
+def test_a_backend_that_the_file_says_is_converted(line: str) -> None:
+    assert of_npu(line, "backend=args.dist_backend") == []
+    assert of_npu("", "backend='nccl'") == of_npu("", "backend=backend") == []
+
+
+@pytest.mark.parametrize(
+    ("line", "made"),
+    [
+        ("dist_backend: nccl", "dist_backend: hccl"),
+        ('  "backend": "nccl",', '  "backend": "hccl",'),
+        ("DIST_BACKEND = 'NCCL'  # fast", "DIST_BACKEND = 'hccl'  # fast"),
+        ("backend: nccl or gloo", "backend: nccl or gloo"),
+        ("name: nccl", "name: nccl"),
+    ],
+)
+def test_a_backend_in_settings_is_the_npus(line: str, made: str) -> None:
+    assert on_npu(f"a: 1\n{line}\n") == (f"a: 1\n{made}\n", [2] if made != line else [])
+
+
+def test_the_report_says_which_settings_differ(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("import torch\nx = torch.ones(2).cuda()\n")
+    (tmp_path / "c.yaml").write_text("device: cuda\nbackend: nccl\n")
+    (tmp_path / "d.yaml").write_text("backend: nccl\n")
+    result = port_tree(walk(tmp_path), load_target("torch_npu"), Options())
+    told = {one.path: one.reason for one in result.unread}
+    assert told["c.yaml"] == "lines 1, 2 of the copy: npu and hccl, where it says cuda and nccl"
+    assert told["d.yaml"] == "line 1 of the copy: hccl, where it says nccl"
+
+
+def test_a_backend_of_torchs_own_is_no_setting() -> None:
+    assert of_npu("", "backend=dist.Backend.GLOO") == of_npu("", "dist.Backend.NCCL") == []
