@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
+import tomllib
+from importlib.resources import files
 from typing import TYPE_CHECKING
 
 import pytest
@@ -214,3 +218,29 @@ def test_the_report_says_which_settings_differ(tmp_path: Path) -> None:
 
 def test_a_backend_of_torchs_own_is_no_setting() -> None:
     assert of_npu("", "backend=dist.Backend.GLOO") == of_npu("", "dist.Backend.NCCL") == []
+
+
+ANSWERS = """
+import sys, torch
+from mpcore_port.stubs import devices
+device = devices.install(sys.argv[1])
+device.reset_accumulated_memory_stats()
+device.memory_stats()["allocated_bytes.all.peak"] + device.max_memory_cached(0)
+with device.device_of(torch.ones(2)), device.StreamContext(device.Stream()):
+    device.set_sync_debug_mode(device.get_sync_debug_mode())
+print([name for name in sys.argv[2:] if name not in vars(device)])
+"""
+MEMORY = ("caching_allocator_alloc", "caching_allocator_delete")
+"""Names that give memory out by its address: there is none."""
+
+
+@pytest.mark.parametrize("kind", ["cuda", "npu"])
+def test_the_stand_in_has_what_the_device_has(kind: str) -> None:
+    text = (files("mpcore_port.torch_npu") / "facts" / "cuda.toml").read_text(encoding="utf-8")
+    facts = tomllib.loads(text)
+    names = [name for name in (*facts["listed"], *facts["public"]) if "Storage" not in name]
+    asked = [name for name in names if name not in MEMORY]
+    done = subprocess.run(
+        [sys.executable, "-c", ANSWERS, kind, *asked], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
