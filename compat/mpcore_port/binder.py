@@ -238,7 +238,11 @@ def _except(self: Binder, node: Any) -> None:
 def _global(self: Binder, node: Any) -> None:
     kind = "global" if isinstance(node, cst.Global) else "nonlocal"
     for item in node.names:
-        self.scope.outer[item.name.value] = kind
+        name = item.name.value
+        early = self.scope.bindings.pop(name, [])  # Python refuses that order, old ones ran it
+        self.scope.outer[name] = kind
+        for binding in early:
+            self.bind(name, binding)
 
 
 def _import(self: Binder, node: Any) -> None:

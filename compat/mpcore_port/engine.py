@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import warnings
 from dataclasses import dataclass, field, replace
 from functools import cache, cached_property, partial
@@ -204,9 +205,23 @@ def _of_project(found: Sequence[Scanned], folder: Path | None = None) -> Scan:
         beside = {entry.stem for entry in folder.iterdir() if _may_be_own(entry)}
         beside |= own_above((one.source.text for one in found), folder)
     # `import torch` is torch, whatever lies in `utils/torch.py` or `examples/torch`
-    modules, beside = modules - {"torch"}, beside - {"torch"}
+    theirs = {"torch", *(["apex"] if any(_is_nvidias(one.source.text) for one in found) else [])}
+    modules, beside = modules - theirs, beside - theirs
     whole = joined(one.scan for one in found)
     return replace(whole, modules=frozenset(modules), beside=frozenset(beside - modules))
+
+
+_NVIDIAS = re.compile(
+    r"(?:^[ \t]*from[ \t]+apex[ \t]+import[ \t]+(?:\([^)]*?|[^(\n]*?)|(?<![.\w])apex\.)"
+    r"\b(?:amp|contrib|fp16_utils|fused_dense|mlp|multi_tensor_apply|normalization|optimizers|"
+    r"parallel|transformer)\b",
+    re.M,
+)
+
+
+def _is_nvidias(text: str) -> bool:
+    """Return whether a file imports what NVIDIA's apex has: a folder of it is not the script's."""
+    return _NVIDIAS.search(text) is not None
 
 
 def _may_be_own(entry: Path) -> bool:

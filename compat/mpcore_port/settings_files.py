@@ -1,6 +1,7 @@
 """Settings files beside scripts that name the device: what they say beside a port to an NPU.
 
-A port asks whether the device is ``"npu"``: what says ``device: cuda`` would be handed to it.
+A port asks whether the device is ``"npu"``: what says ``device: cuda`` would be handed to it. So
+would ``backend: nccl``, to what joins the processes.
 """
 
 from __future__ import annotations
@@ -18,12 +19,11 @@ if TYPE_CHECKING:
 __all__ = ["named_for_npu", "on_npu"]
 
 _KINDS = {".yaml", ".yml", ".json", ".toml"}
-# A key that ends in device or accelerator, and CUDA or one of its devices for its whole value.
-_LINE = re.compile(
-    r"""^([ \t-]*["']?(?:\w+[_-])?(?:device|accelerator)["']?[ \t]*[:=][ \t]*)"""
-    r"""(["']?)cuda((?::\d+)?)(\2[ \t]*(?:,[ \t]*)?(?:\#.*)?\r?)$""",
-    re.M,
-)
+# A key that ends so, and one of these for its whole value: CUDA, its devices, its backend.
+_LINE = r"""^([ \t-]*["']?(?:\w+[_-])?(?:%s)["']?[ \t]*[:=][ \t]*)(["']?)%s"""
+_LINE += r"""(\2[ \t]*(?:,[ \t]*)?(?:\#.*)?\r?)$"""
+_DEVICE = re.compile(_LINE % ("device|accelerator", r"cuda((?::\d+)?)"), re.M)
+_BACKEND = re.compile(_LINE % ("backend", "nccl"), re.M | re.I)
 _CUDA = re.compile(r"\b(cuda|nccl)\b", re.I)
 
 
@@ -34,8 +34,12 @@ def on_npu(text: str) -> tuple[str, list[int]]:
         >>> on_npu("device: cuda:0  # one")
         ('device: npu:0  # one', [1])
     """
-    lines = [text.count("\n", 0, found.start()) + 1 for found in _LINE.finditer(text)]
-    return _LINE.sub(r"\1\2npu\3\4", text), lines
+    lines = [
+        text.count("\n", 0, found.start()) + 1
+        for kind in (_DEVICE, _BACKEND)
+        for found in kind.finditer(text)
+    ]
+    return _BACKEND.sub(r"\1\2hccl\3", _DEVICE.sub(r"\1\2npu\3\4", text)), sorted(lines)
 
 
 def named_for_npu(folder: Path, unread: Iterable[Unread]) -> tuple[list[Unread], dict[str, str]]:
@@ -52,14 +56,17 @@ def named_for_npu(folder: Path, unread: Iterable[Unread]) -> tuple[list[Unread],
             made, lines = on_npu(text)
             if lines:
                 texts[one.path] = made
-                one = _of_lines(one, lines, made)
+                one = _of_lines(one, lines, text, made)
         said.append(one)
     return said, texts
 
 
-def _of_lines(one: Unread, lines: list[int], made: str) -> Unread:
+def _of_lines(one: Unread, lines: list[int], text: str, made: str) -> Unread:
     numbers = ", ".join(map(str, lines))
-    reason = f"line{'s' * (len(lines) > 1)} {numbers} of the copy: npu, where it says cuda"
+    kinds = {("npu", "cuda"): _DEVICE, ("hccl", "nccl"): _BACKEND}
+    now, before = zip(*(words for words, kind in kinds.items() if kind.search(text)), strict=True)
+    reason = f"line{'s' * (len(lines) > 1)} {numbers} of the copy: {' and '.join(now)}, "
+    reason += f"where it says {' and '.join(before)}"
     left = _CUDA.search(made)
     if left is not None:
         number = made.count("\n", 0, left.start()) + 1

@@ -9,6 +9,7 @@ device are those of the CPU, with the device's default dtype float16. The module
 
 from __future__ import annotations
 
+import collections
 import functools
 import multiprocessing
 import os
@@ -49,13 +50,21 @@ _QUIET = (  # calls that change nothing a CPU has
     "seed_all",
     "init",
     "reset_peak_memory_stats",
+    "reset_accumulated_host_memory_stats",
+    "reset_accumulated_memory_stats",
     "reset_max_memory_allocated",
+    "reset_max_memory_cached",
+    "reset_peak_host_memory_stats",
+    "change_current_allocator",
+    "set_sync_debug_mode",
     "set_rng_state",
     "set_rng_state_all",
     "ipc_collect",
     "set_per_process_memory_fraction",
     "set_stream",
 )
+
+_STATISTICS = ("memory_stats", "host_memory_stats")
 
 
 class _Event:
@@ -111,10 +120,13 @@ def _answers(kind: str) -> dict[str, Any]:
     properties = types.SimpleNamespace(
         name=f"CPU as {kind}", total_memory=2**34, major=8, minor=0, multi_processor_count=1
     )
-    memory = ("memory_allocated", "max_memory_allocated", "memory_reserved", "max_memory_reserved")
+    memory = ("allocated", "reserved", "cached")
+    zeros = [f"{most}memory_{name}" for name in memory for most in ("", "max_")]
+    zeros += ["current_blas_handle", "get_sync_debug_mode", "utilization"]
     return {
         **{name: _silent() for name in _QUIET},
-        **{name: lambda *_, **__: 0 for name in memory},
+        **{name: lambda *_, **__: 0 for name in zeros},
+        **{name: lambda *_, **__: collections.defaultdict(int) for name in _STATISTICS},
         "is_available": lambda: True,
         "is_initialized": lambda: True,
         "is_bf16_supported": lambda *_, **__: True,
@@ -124,15 +136,27 @@ def _answers(kind: str) -> dict[str, Any]:
         "get_device_capability": lambda *_: (8, 0),
         "get_device_properties": lambda *_: properties,
         "mem_get_info": lambda *_: (2**33, 2**34),
-        "memory_stats": lambda *_: {},
+        "memory_stats_as_nested_dict": lambda *_: {},
+        "host_memory_stats_as_nested_dict": lambda *_: {},
+        "memory_snapshot": lambda *_, **__: [],
         "memory_summary": lambda *_, **__: "",
+        "get_per_process_memory_fraction": lambda *_, **__: 1.0,
+        "get_allocator_backend": lambda: "native",
+        "can_device_access_peer": lambda *_, **__: False,
+        "is_current_stream_capturing": lambda: False,
+        "initial_seed": torch.initial_seed,
         "get_rng_state": lambda *_: torch.random.get_rng_state(),
         "get_rng_state_all": lambda: [torch.random.get_rng_state()],
         "current_stream": lambda *_: _Stream(),
         "default_stream": lambda *_: _Stream(),
         "stream": lambda stream: stream or _Stream(),
+        "StreamContext": lambda stream: stream or _Stream(),
         "device": lambda *_: _Stream(),
+        "device_of": lambda *_: _Stream(),
+        "MemPool": _Stream,
+        "use_mem_pool": lambda *_, **__: _Stream(),
         "Stream": _Stream,
+        "ExternalStream": _Stream,
         "Event": _Event,
         "_is_in_bad_fork": lambda: False,
         "_lazy_init": _silent(),

@@ -9,6 +9,7 @@ import libcst as cst
 
 from mpcore_port.names import code_of, dotted, string_of
 from mpcore_port.rule import Rule
+from mpcore_port.scan import arguments
 from mpcore_port.torch_npu.plan import DEFAULT_TYPE, is_cuda, need_npu, sets_default_type
 from mpcore_port.torch_npu.tables import lookup, settings
 
@@ -85,19 +86,27 @@ class DeviceString(Rule):
 
 
 class DeviceOfSettings(Rule):
-    """``torch.device(cfg.device)`` of settings that are read from elsewhere: they must say npu."""
+    """``torch.device(cfg.device)`` and backends of settings that are read from elsewhere."""
 
     name = "device of settings"
     reason = "its settings are not read here: they must say npu where they say cuda"
+    _backend = "its settings are not read here: they must say hccl where they say nccl"
     visits = (cst.Call,)
 
     def leave(self, old: Any, new: Any, at: At) -> Any:
         """List one call, unless this file says what the setting is."""
-        if at.names.called(old) != "torch.device" or not old.args:
-            return None
-        word = _setting_of(old.args[0].value)
-        if word and not re.search(_SETS.format(word=word), at.code):
-            at.unproven(self, old, self.reason, new)
+        name = at.names.called(old)
+        if name == "torch.device" and old.args:
+            word, sets = _setting_of(old.args[0].value), _SETS
+            if word and word.endswith(("device", "accelerator")) and not _is_set(word, sets, at):
+                at.unproven(self, old, self.reason, new)
+        elif name in _JOINS:
+            given = arguments(old, _JOINS[name]).get("backend")
+            if given is None or at.names.qualified(given):
+                return None  # Backend.NCCL, a constant
+            word = _setting_of(given)
+            if word and not _is_set(word, _SETS_BACKEND, at):
+                at.unproven(self, old, self._backend, new)
         return None
 
 
@@ -106,16 +115,31 @@ _SETS = (
     r"""\.{word}\s*=(?![= ]*torch\.device)|"""
     r"""\b{word}\s*(:[^=\n]*)?=\s*["']"""
 )
+# An option without a default is what the command line says.
+_SETS_BACKEND = r"""--{word}["'](?:(?!add_argument).)*?\bdefault\s*=\s*["']|"""
+_SETS_BACKEND += _SETS.partition("|")[2]
+_JOINS = {
+    "torch.distributed.init_process_group": ("backend",),
+    "torch.distributed.new_group": ("ranks", "timeout", "backend"),
+}
+
+
+def _is_set(word: str, sets: str, at: At) -> bool:
+    """Return whether this file says what the setting of that word is."""
+    either = re.sub(r"[-_]", "[-_]", re.escape(word).replace("\\-", "-"))
+    return re.search(sets.format(word=either), at.code, re.S) is not None
 
 
 def _setting_of(node: cst.BaseExpression) -> str:
-    """Return the word of ``cfg.device`` or ``cfg["device"]``; "" of other expressions."""
+    """Return the word of ``cfg.device``, ``cfg["device"]``, ``cfg.get("device")``; else ""."""
     word: str | None = ""
     if isinstance(node, cst.Attribute):
         word = node.attr.value
     elif isinstance(node, cst.Subscript) and isinstance(node.slice[0].slice, cst.Index):
         word = string_of(node.slice[0].slice.value)
-    return word if word and word.endswith(("device", "accelerator")) else ""
+    elif isinstance(node, cst.Call) and node.args and dotted(node.func).endswith(".get"):
+        word = string_of(node.args[0].value)
+    return word or ""
 
 
 def is_own_name(old: cst.CSTNode, at: At) -> bool:

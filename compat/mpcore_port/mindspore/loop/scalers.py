@@ -102,7 +102,9 @@ class Scalers:
         self._told: set[int] = set()
         self.made = [call for call in at.names.calls if at.names.called(call) in SCALERS]
         self._made = {id(call) for call in self.made}
-        self._alone = {id(branch): name for branch, name in made_in_branches(at)}
+        self._alone: dict[int, list[str]] = {}
+        for branch, name in dict.fromkeys(made_in_branches(at)):
+            self._alone.setdefault(id(branch), []).append(name)
 
     def _maker(self, call: cst.Call) -> str:
         if self.prepared is not None:
@@ -316,12 +318,12 @@ class Scalers:
         return new.with_changes(**made)
 
     def _both_branches(self, old: cst.If, new: cst.If) -> Any:
-        """Give the branch that makes no scaler one that scales by 1: steps ask it."""
-        target = self._alone.get(id(old))
-        if target is None:
+        """Give the branch that makes no scalers those that scale by 1: steps ask them."""
+        targets = self._alone.get(id(old))
+        if targets is None:
             return None
-        line = cst.parse_statement(f"{target} = {self.none()}")
-        return new.with_changes(orelse=cst.Else(cst.IndentedBlock([line])))
+        lines = [cst.parse_statement(f"{target} = {self.none()}") for target in targets]
+        return new.with_changes(orelse=cst.Else(cst.IndentedBlock(lines)))
 
     def _renamed(self, rule: Rule, old: cst.Name, new: Any) -> Any:
         if self.prepared is None or old.value != self.prepared.renamed or not old.value:

@@ -50,14 +50,18 @@ _TWICE = (
 )
 
 
-def _lonely(at: At) -> dict[int, str]:
-    """Return by the id of a branch the scaler that it alone makes, of losses in torch's form."""
+def _lonely(at: At) -> dict[int, list[str]]:
+    """Return by the id of a branch the scalers that it alone makes, of losses in torch's form."""
     plans, loops = at.once(plans_of), at.once(loops_of)
     if loops.scalers is not None:
         return {}
     held = (plan for block in plans.blocks.values() for plan in block)
     asked = {plan.sink.scaler for plan in held if id(plan.sink.call) not in loops.claimed}
-    return {id(branch): name for branch, name in made_in_branches(at) if name in asked}
+    found: dict[int, list[str]] = {}
+    for branch, name in dict.fromkeys(made_in_branches(at)):
+        if name in asked:
+            found.setdefault(id(branch), []).append(name)
+    return found
 
 
 _HANDED = "`{}` is handed in"
@@ -275,12 +279,12 @@ class TrainingRule(PortRule):
         return made.with_changes(semicolon=new.semicolon)
 
     def _both_branches(self, old: cst.If, new: cst.If, at: At) -> Any:
-        """Bind a scaler that one branch alone makes: ``port.loss`` asks for it in both."""
-        target = at.once(_lonely).get(id(old))
-        if target is None or old.orelse is not None:
+        """Bind scalers that one branch alone makes: ``port.loss`` asks for them in both."""
+        targets = at.once(_lonely).get(id(old))
+        if targets is None or old.orelse is not None:
             return None
-        line = cst.parse_statement(f"{target} = None")
-        return new.with_changes(orelse=cst.Else(cst.IndentedBlock([line])))
+        lines = [cst.parse_statement(f"{target} = None") for target in targets]
+        return new.with_changes(orelse=cst.Else(cst.IndentedBlock(lines)))
 
     def _started(self, old: Any, new: Any, at: At) -> Any:
         """Bind the names that a loss's function changes for its next turn, where a block begins."""
