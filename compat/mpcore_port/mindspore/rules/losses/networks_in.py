@@ -210,13 +210,16 @@ def _is_run_here(node: cst.BaseExpression, at: At) -> bool:
     """Return whether a parameter of the function around is called there: ``D`` of ``D(x)``."""
     if not isinstance(node, cst.Name) or {b.kind for b in at.names.meanings(node)} != {"param"}:
         return False
-    around = at.names.enclosing(node, cst.FunctionDef)
-    return any(
-        isinstance(call.func, cst.Name)
-        and call.func.value == node.value
-        and at.names.enclosing(call, cst.FunctionDef) is around
+    return (at.names.enclosing(node, cst.FunctionDef), node.value) in at.once(_called_in)
+
+
+def _called_in(at: At) -> set[tuple[cst.CSTNode | None, str]]:
+    """Return the names that are called, each with the function around."""
+    return {
+        (at.names.enclosing(call, cst.FunctionDef), call.func.value)
         for call in at.names.calls
-    )
+        if isinstance(call.func, cst.Name)
+    }
 
 
 def _is_loss(name: str) -> bool:
