@@ -201,8 +201,10 @@ def _loads_of(node: Any, at: At, depth: int = 4) -> list[cst.Call]:
     if isinstance(node, cst.Call):
         if at.names.called(node) == "torch.load":
             return [node]
-        of_part = isinstance(node.func, cst.Attribute) and at.names.called(node) is None
-        return _loads_of(node.func.value, at, depth) if of_part else []
+        func = node.func
+        if not isinstance(func, cst.Attribute) or at.names.called(node) is not None:
+            return []
+        return _loads_of(func.value, at, depth)
     if isinstance(node, cst.Subscript):
         return _loads_of(node.value, at, depth)
     if isinstance(node, cst.BooleanOperation):
