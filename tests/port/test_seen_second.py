@@ -283,3 +283,14 @@ def test_files_that_are_asked_for_networks_are_listed_where_they_are_read(lines:
 @pytest.mark.parametrize("lines", STATES)
 def test_files_of_states_and_of_this_file_are_not_listed(lines: str) -> None:
     assert whole_ones(lines) == []
+
+
+def test_a_backend_of_another_files_option_is_converted_there(tmp_path: Path) -> None:
+    made = "import argparse\np = argparse.ArgumentParser()\n"
+    option = "p.add_argument('--dist-backend', default='nccl')\n"
+    (tmp_path / "params.py").write_text(made + option)
+    (tmp_path / "train.py").write_text(GROUP.format("", "backend=args.dist_backend"))
+    result = port_tree(walk(tmp_path), load_target("torch_npu"), Options())
+    edits = [edit for one in result.files for edit in one.edits]
+    assert [edit.new for edit in edits if "nccl" in edit.old] == ["'hccl'"]
+    assert "unproven" not in {edit.kind for edit in edits}
