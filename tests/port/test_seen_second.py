@@ -244,3 +244,53 @@ def test_the_stand_in_has_what_the_device_has(kind: str) -> None:
         [sys.executable, "-c", ANSWERS, kind, *asked], capture_output=True, text=True, check=False
     )
     assert (done.stdout.strip(), done.returncode) == ("[]", 0), done.stderr
+
+
+LOADS = """import torch
+from mine import Net
+def weights(path, net):
+    {}
+    net.load_state_dict(found, strict=False)
+    return net
+"""
+WHOLE = [
+    "file = torch.load(path)\n    found = file['model'].float().state_dict()",
+    "found = torch.load(path)['model'].state_dict()",
+    "whole = torch.load(path)['model'].float().fuse().eval()\n    found = whole.state_dict()",
+    "file = torch.load(path)\n    found = (file.get('ema') or file['model']).float().state_dict()",
+    "file = torch.load(path)\n    other = file['ema']\n    found = other.state_dict()",
+    "found = torch.load(path)['model'](net)",
+    "teacher = torch.load(path)['model'].to('cuda')\n    found = teacher(net)",
+]
+STATES = [
+    "found = torch.load(path)",
+    "found = torch.load(path)['model']",
+    "file = torch.load(path)\n    found, x = file['model'], file['x'].float()",
+    "torch.save(net, path)\n    found = torch.load(path).state_dict()",
+]
+
+
+def whole_ones(lines: str) -> list[str]:
+    edits = ported(LOADS.format(lines)).edits
+    return [edit.old for edit in edits if "whole networks is not read" in edit.reason]
+
+
+@pytest.mark.parametrize("lines", WHOLE)
+def test_files_that_are_asked_for_networks_are_listed_where_they_are_read(lines: str) -> None:
+    assert whole_ones(lines) == ["torch.load(path)"]
+
+
+@pytest.mark.parametrize("lines", STATES)
+def test_files_of_states_and_of_this_file_are_not_listed(lines: str) -> None:
+    assert whole_ones(lines) == []
+
+
+def test_a_backend_of_another_files_option_is_converted_there(tmp_path: Path) -> None:
+    made = "import argparse\np = argparse.ArgumentParser()\n"
+    option = "p.add_argument('--dist-backend', default='nccl')\n"
+    (tmp_path / "params.py").write_text(made + option)
+    (tmp_path / "train.py").write_text(GROUP.format("", "backend=args.dist_backend"))
+    result = port_tree(walk(tmp_path), load_target("torch_npu"), Options())
+    edits = [edit for one in result.files for edit in one.edits]
+    assert [edit.new for edit in edits if "nccl" in edit.old] == ["'hccl'"]
+    assert "unproven" not in {edit.kind for edit in edits}

@@ -105,7 +105,8 @@ class DeviceOfSettings(Rule):
             if given is None or at.names.qualified(given):
                 return None  # Backend.NCCL, a constant
             word = _setting_of(given)
-            if word and not _is_set(word, _SETS_BACKEND, at):
+            known = isinstance(given, cst.Attribute) and _is_an_option(at)
+            if word and not known and not _is_set(word, _SETS_BACKEND, at):
                 at.unproven(self, old, self._backend, new)
         return None
 
@@ -128,6 +129,11 @@ def _is_set(word: str, sets: str, at: At) -> bool:
     """Return whether this file says what the setting of that word is."""
     either = re.sub(r"[-_]", "[-_]", re.escape(word).replace("\\-", "-"))
     return re.search(sets.format(word=either), at.code, re.S) is not None
+
+
+def _is_an_option(at: At) -> bool:
+    """Return whether some file's option has the backend for its default: it is converted there."""
+    return any(one.text == "nccl" and one.role == "argparse" for one in at.project.devices)
 
 
 def _setting_of(node: cst.BaseExpression) -> str:

@@ -34,7 +34,7 @@ from mpcore_port.mindspore.rules.names.partials import bent, is_bound, unbindabl
 from mpcore_port.mindspore.rules.names.sizes import HANDED, are_handed, sized
 from mpcore_port.mindspore.rules.names.words import holds_no_tensor, why_it_stays
 from mpcore_port.mindspore.rules.networks.parents import with_heir
-from mpcore_port.mindspore.rules.networks.saved import listed, weights_alone
+from mpcore_port.mindspore.rules.networks.saved import OF_TORCH, listed, weights_alone
 from mpcore_port.mindspore.rules.networks.scripted import EXPORTED, is_exported
 from mpcore_port.mindspore.rules.optimizers.own_optimizers import BASES
 from mpcore_port.mindspore.rules.place import (
@@ -147,6 +147,7 @@ _HEIR_OF_OTHERS = (
     "nn.Module"
 )
 _DOUBTS = {
+    "saved whole": OF_TORCH,
     "mindone": (
         "needs mindone 0.5 (transformers 4.57.1); outputs, losses and gradients of small networks "
         "were compared with transformers' on MindSpore's CPU build, whose lacking kernels were "

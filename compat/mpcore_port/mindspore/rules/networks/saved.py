@@ -16,13 +16,17 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At
 
-__all__ = ["LoadedRule", "PutBackRule", "listed", "weights_alone"]
+__all__ = ["OF_TORCH", "LoadedRule", "PutBackRule", "listed", "weights_alone"]
 
 _WEIGHTS = "a network's weights alone are saved: load them by load_state_dict into one that is made"
 _INTO = "its weights are loaded into the network of that name, whose mode stays"
 _WHOLE = "networks are not saved whole: save their state_dict(), and load it into one that is made"
 _ASKED = ("eval", "forward", "named_parameters", "parameters", "state_dict", "train")
 _OF_WEIGHTS = frozenset({*_ASKED, "bfloat16", "double", "float", "half", "requires_grad_"})
+OF_TORCH = (
+    "a file that torch saved with whole networks is not read: where torch is, save the network's "
+    "state_dict(), run mpcore convert-weights on that, and load it into a network that is made"
+)
 _NOT_CALLED = "it cannot be called, and has no attributes: that raises"
 _TAKEN_APART = ("get", "items", "keys", "pop", "update", "values")
 
@@ -86,7 +90,8 @@ def _loaded(old: cst.Call, new: cst.Call, row: Mapping, at: At) -> tuple[cst.Cal
     """Have a network that is loaded whole take the weights, where one of its name is there."""
     name = _given_to(old, at)
     if not name or name not in at.once(_whole_ones):
-        return None
+        asked = id(old) in at.once(_asked_for_networks)
+        return (new, replace(row, doubt="saved whole")) if asked else None
     if not _is_made_before(name, old, at):
         raise Refused(_WHOLE)
     held = cst.Arg(
@@ -173,6 +178,41 @@ class LoadedRule(PortRule):
             return
         if "torch.load" in {at.names.called(one) for one in at.names.origins(held.value)}:
             at.note(self, old, new, "changed", self.reason, _NOT_CALLED)
+
+
+def _asked_for_networks(at: At) -> set[int]:
+    """Return calls of ``torch.load`` of what is asked for a network, and not saved by this file."""
+    calls = at.names.calls if "torch.load" in map(at.names.called, at.names.calls) else ()
+    funcs: list[Any] = [one.func for one in calls]
+    methods = [one for one in funcs if isinstance(one, cst.Attribute)]
+    asked = [*funcs, *(one.value for one in methods if one.attr.value in _ASKED)]
+    saves = [one for one in calls if at.names.called(one) == "torch.save" and len(one.args) > 1]
+    own = {code_of(one.args[1].value) for one in saves}
+    return {
+        id(load)
+        for value in asked
+        for load in _loads_of(value, at)
+        if not load.args or code_of(load.args[0].value) not in own
+    }
+
+
+def _loads_of(node: Any, at: At, depth: int = 4) -> list[cst.Call]:
+    """Return the calls of ``torch.load`` that give what a value is, or is a part of."""
+    if isinstance(node, cst.Call):
+        if at.names.called(node) == "torch.load":
+            return [node]
+        func = node.func
+        if not isinstance(func, cst.Attribute) or at.names.called(node) is not None:
+            return []
+        return _loads_of(func.value, at, depth)
+    if isinstance(node, cst.Subscript):
+        return _loads_of(node.value, at, depth)
+    if isinstance(node, cst.BooleanOperation):
+        return [*_loads_of(node.left, at, depth), *_loads_of(node.right, at, depth)]
+    if not isinstance(node, (cst.Name, cst.Attribute)) or not depth:
+        return []
+    made = (one for one in at.names.origins(node) if one is not node)
+    return [load for one in made for load in _loads_of(one, at, depth - 1)]
 
 
 def _saved_objects(at: At) -> set[tuple[str, str]]:
