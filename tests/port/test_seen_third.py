@@ -120,3 +120,29 @@ def test_numpy_joins_what_is_not_there(tmp_path: Path) -> None:
     done = verified(text, tmp_path, MODES, "torch_npu")
     assert _is_whole(done)
     assert done.step is not None
+
+
+WARMED_UP = """import torch
+from torch.optim import lr_scheduler
+def train(loader, model):
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    factor = lambda epoch: 1 - epoch / 10
+    scheduler = lr_scheduler.LambdaLR(optimizer, lr_lambda=factor)
+    scaler = torch.cuda.amp.GradScaler()
+    for epoch in range(2):
+        for step, (x, y) in enumerate(loader):
+            for group in optimizer.param_groups:
+                group["lr"] = group["initial_lr"] * min(1, (step + 1) / 10)
+            with torch.cuda.amp.autocast():
+                loss = torch.nn.functional.cross_entropy(model(x.cuda()), y.cuda())
+            optimizer.zero_grad()
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+        scheduler.step()
+train(torch.utils.data.DataLoader(open("data")), torch.nn.Linear(16, 10).cuda())
+"""
+
+
+def test_what_a_schedule_gives_an_optimizer_is_there(tmp_path: Path) -> None:
+    assert _is_whole(verified(WARMED_UP, tmp_path, MODES, "torch_npu"))
