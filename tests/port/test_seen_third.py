@@ -146,3 +146,32 @@ train(torch.utils.data.DataLoader(open("data")), torch.nn.Linear(16, 10).cuda())
 
 def test_what_a_schedule_gives_an_optimizer_is_there(tmp_path: Path) -> None:
     assert _is_whole(verified(WARMED_UP, tmp_path, MODES, "torch_npu"))
+
+
+ABSTRACT = """from abc import ABC, abstractmethod
+import torch
+class Base(ABC):
+    def __init__(self, model, loader):
+        self.model, self.loader = model, loader
+        self.optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+        self.scaler = torch.cuda.amp.GradScaler()
+        self.load_task()
+    @abstractmethod
+    def load_task(self):
+        pass
+    @abstractmethod
+    def compute_loss(self, out, y):
+        pass
+    def train(self):
+        for x, y in self.loader:
+            with torch.cuda.amp.autocast():
+                loss = self.compute_loss(self.model(x.cuda()), y.cuda())
+            self.optimizer.zero_grad()
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.optimizer)
+            self.scaler.update()
+"""
+
+
+def test_an_abstract_class_is_made_with_stand_ins(tmp_path: Path) -> None:
+    assert _is_whole(verified(ABSTRACT, tmp_path, MODES, "torch_npu"))

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.as_dict import gives_dict
 from mpcore_port.verify.assumed_settings import is_counted, settings_of
-from mpcore_port.verify.bases import BY_NAME, child_that_gives, inherited
+from mpcore_port.verify.bases import BY_NAME, child_that_gives, inherited, whole_class
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, is_step, walk
@@ -107,7 +107,9 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         init = module.methods(held).get("__init__") or module.methods(owner).get("__init__")
         made = maker.arguments(init, skip=True) if init is not None else []
         maker.begin_apex(given, made)
-        maker.lines.append(f"_mpcore_owner = {held.name}({', '.join(made)})")
+        whole = whole_class(module, held)
+        maker.lines.append(f"_mpcore_owner = {whole}({', '.join(made)})")
+        maker.said += [f"{held.name}: stand-ins for its abstract methods"] * (whole != held.name)
         found = inherited(module, held, stubs.folder, "_mpcore_owner", made=False)
         maker.lines += found.split("; ") if found else []
         maker.said += [BY_NAME] if found else []
