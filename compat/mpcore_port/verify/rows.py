@@ -28,8 +28,8 @@ def install() -> None:
 def _or_rows(join: Any, rows: Any) -> Any:
     @functools.wraps(join)
     def run(*args: Any, **kwargs: Any) -> Any:
-        held = args[0] if args else None
-        listed = held if type(held) in (list, tuple) else [held]
+        held: Any = args[0] if args else None
+        listed: Any = held if type(held) in (list, tuple) else [held]
         if any(isinstance(one, Missing) for one in listed):
             return rows((BATCH,))
         return join(*args, **kwargs)
