@@ -22,7 +22,7 @@ from importlib.machinery import ModuleSpec
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
 
-from mpcore_port.verify import omega, settings_classes
+from mpcore_port.verify import omega, rows, settings_classes
 from mpcore_port.verify.asked import is_of_package, only_asks
 from mpcore_port.verify.nodes import class_of
 from mpcore_port.verify.refused_imports import stand_in_for_refused
@@ -160,6 +160,7 @@ def install(
     _take_words()
     _give_words()
     settings_classes.install()
+    rows.install()
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.append(_Finder(given))
         importlib.invalidate_caches()

@@ -13,9 +13,9 @@ from mpcore_port.verify.roles import NETWORK, SETTINGS, is_called_loss, role_of
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from mpcore_port.verify.module import Module
+    from mpcore_port.verify.module import Function, Module
 
-__all__ = ["BY_NAME", "child_that_gives", "inherited", "owner_of_init"]
+__all__ = ["BY_NAME", "child_that_gives", "inherited", "owner_of_init", "whole_class"]
 
 BY_NAME = "values by the names of attributes"
 """What a report says of ``inherited``."""
@@ -85,6 +85,27 @@ def child_that_gives(module: Module, cls: ast.ClassDef) -> ast.ClassDef | None:
         if len(lacks & given) > most:
             best, most = one, len(lacks & given)
     return best
+
+
+def whole_class(module: Module, cls: ast.ClassDef) -> str:
+    """Return code of a class of which objects can be made: of an abstract one it is one below.
+
+    Its abstract methods are stand-ins: a network, or a loss, as they are called.
+    """
+    line = (cls, *_own_bases(module, cls))
+    own = {name: f for one in line[::-1] for name, f in module.methods(one).items()}  # the nearest
+    names = [name for name, function in own.items() if _is_abstract(function)]
+    if not names:
+        return cls.name
+    given = ", ".join(f'"{name}": _mpcore_missing("{name}")' for name in names)
+    return f'type("{cls.name}", ({cls.name},), {{{given}}})'
+
+
+def _is_abstract(function: Function) -> bool:
+    return any(
+        ast.unparse(one).rpartition(".")[2] in ("abstractmethod", "abstractproperty")
+        for one in function.decorator_list
+    )
 
 
 def _only_read(module: Module, cls: ast.ClassDef, *, made: bool) -> list[str]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from mpcore_port.verify.as_dict import gives_dict
 from mpcore_port.verify.assumed_settings import is_counted, settings_of
-from mpcore_port.verify.bases import BY_NAME, child_that_gives, inherited
+from mpcore_port.verify.bases import BY_NAME, child_that_gives, inherited, whole_class
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
 from mpcore_port.verify.module import Module, StepError, function_name, is_step, walk
@@ -107,7 +107,9 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
         init = module.methods(held).get("__init__") or module.methods(owner).get("__init__")
         made = maker.arguments(init, skip=True) if init is not None else []
         maker.begin_apex(given, made)
-        maker.lines.append(f"_mpcore_owner = {held.name}({', '.join(made)})")
+        whole = whole_class(module, held)
+        maker.lines.append(f"_mpcore_owner = {whole}({', '.join(made)})")
+        maker.said += [f"{held.name}: stand-ins for its abstract methods"] * (whole != held.name)
         found = inherited(module, held, stubs.folder, "_mpcore_owner", made=False)
         maker.lines += found.split("; ") if found else []
         maker.said += [BY_NAME] if found else []
@@ -444,7 +446,7 @@ class _Maker:
             if several or (nothing and (SETTINGS.fullmatch(arg.arg) or schedules)):
                 values[arg.arg] = ""
             elif nothing and _is_item_asked(arg.arg, function):  # rates of all steps: none is set
-                if not _may_be_nothing(arg.arg, function):
+                if not _may_be_nothing(arg.arg, function) or _is_read_untested(arg.arg, function):
                     values[arg.arg] = ""
             elif nothing and (number_of(arg.arg, 0) or _BEGINS.fullmatch(arg.arg)):
                 values[arg.arg] = repr(number_of(arg.arg))
@@ -551,6 +553,8 @@ class _Maker:
     def _value(self, name: str, function: Function) -> str:
         if self._is_model(name, function):
             return self._make_model(name)
+        if SETTINGS.fullmatch(name) and _is_stepped(name, self.module.text_of(function)):
+            return role_of("optimizer", self.model or _MODEL)
         asked = re.search(rf"\b{name}(\.(?!step\b|zero_grad\b)\w|\[)", self.module.text)
         if asked and SETTINGS.fullmatch(name):
             held = "" if self.bare else held_beside(self.module, self.folder, name)
@@ -692,6 +696,40 @@ def _may_be_nothing(name: str, function: Function) -> bool:
         if name in map(ast.unparse, targets):
             return True
     return False
+
+
+def _is_stepped(name: str, text: str) -> bool:
+    """Return whether what may be settings by its name is an optimizer: ``scaler.step(d_opt)``."""
+    own = rf"(?<![\w.]){name}\.(step|zero_grad|param_groups)\b"
+    return re.search(rf"{own}|\.(step|unscale_)\({name}[,)]", text) is not None
+
+
+def _is_read_untested(name: str, function: Function) -> bool:
+    """Return whether attributes of a parameter are read where nothing has asked what it is.
+
+    A function may ask in one place, and in another take for granted that it was given.
+    """
+    return any(_reads_untested(statement, name) for statement in function.body) and not any(
+        isinstance(node, ast.Name) and node.id == name and isinstance(node.ctx, ast.Store)
+        for node in walk_all(function)
+    )
+
+
+def _reads_untested(node: ast.AST, name: str) -> bool:
+    """Return whether a node reads attributes of a name, functions and what is tested apart."""
+    if isinstance(node, (*_DEFINITIONS, ast.Lambda, ast.Try, ast.Assert)):
+        return False
+    if isinstance(node, (ast.If, ast.IfExp, ast.While)) and _names(node.test, name):
+        return False
+    if isinstance(node, ast.BoolOp) and _names(node, name):
+        return False
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.value.id == name
+    return any(_reads_untested(one, name) for one in ast.iter_child_nodes(node))
+
+
+def _names(node: ast.AST, name: str) -> bool:
+    return any(isinstance(one, ast.Name) and one.id == name for one in ast.walk(node))
 
 
 def _takes_others(name: str, function: Function) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeGuard
 
 from mpcore_port.verify.context import NEVER
 from mpcore_port.verify.files_asked import answered_yes
@@ -26,6 +26,7 @@ Loop = ast.For | ast.While | ast.FunctionDef | ast.AsyncFunctionDef
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _LOOPS = (ast.For, ast.AsyncFor, ast.While)
 _TALKS = {"save", "info", "log", "debug", "warning", "print", "write", "summary", "watch", "close"}
+_FIRST_RATE, _SCHEDULES = "initial_lr", "torch.optim.lr_scheduler."
 _SETTINGS = ("init_process_group", "set_device", "manual_seed", "seed")
 _SETTINGS_OBJECTS = {"args", "cfg", "config", "opt", "opts", "hparams", "params", "conf", "flags"}
 
@@ -51,6 +52,7 @@ class Needs:
         self._before: Sequence[ast.stmt] = ()
         self._seen: set[Function] = set()
         self._options = defaults(module.tree, stubs.folder)
+        self._texts = {n.value for n in ast.walk(module.tree) if _is_text(n)}
         for question in answered_yes(module):
             stubs.calls.setdefault(question, ALWAYS)
 
@@ -259,11 +261,19 @@ class Needs:
             return True
         if isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call):
             return self._acts(statement.value, needed)
-        if set(_touched(statement)) & needed:
+        if set(_touched(statement)) & needed or self._gives_first_rates(statement, needed):
             return True
         if isinstance(statement, _DEFINITIONS):
             return False
         return any(self._is_needed(part, needed) for part in _parts(statement))
+
+    def _gives_first_rates(self, statement: ast.stmt, needed: set[str]) -> bool:
+        """Return whether a schedule gives an optimizer's groups the ``initial_lr`` that is read."""
+        call = statement.value if isinstance(statement, ast.Assign) else None
+        if not isinstance(call, ast.Call) or _FIRST_RATE not in self._texts:
+            return False
+        given = {one.id for one in call.args[:1] if isinstance(one, ast.Name)} & needed
+        return bool(given) and self.module.qualified(call.func).startswith(_SCHEDULES)
 
     def _acts(self, call: ast.Call, needed: set[str]) -> bool:
         """Return whether a call that stands alone may act on what is needed."""
@@ -316,6 +326,10 @@ class Needs:
         """Drop ``else:``, what is between it and its block, and what is in it."""
         end = block[-1].end_lineno or block[-1].lineno
         self._dropped |= set(range(end + 1, (statement.end_lineno or end) + 1))
+
+
+def _is_text(node: ast.AST) -> TypeGuard[ast.Constant]:
+    return isinstance(node, ast.Constant) and isinstance(node.value, str)
 
 
 def _lines(statement: ast.stmt) -> range:

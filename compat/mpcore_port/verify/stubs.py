@@ -60,7 +60,7 @@ _WINDOW = 4  # batches of which gradients are accumulated
 _WITHIN = {"torch.utils.tensorboard": "tensorboard"}  # what modules of torch need
 _AROUND = (
     *("enumerate", "tqdm", "iter", "zip", "track", "islice", "cycle"),
-    *("progress_bar", "tqdm_notebook", "progressbar"),
+    *("progress_bar", "tqdm_notebook", "progressbar", "master_bar", "alive_it"),
 )
 
 

@@ -42,7 +42,11 @@ VERSION = "9.99.0"
 _BYTES = 2**26  # of different batches; a float32[8,3,224,224] has 5 MB
 _HOSTS = re.compile(r"prepare|setup_(dataloaders|optimizers|module)")
 """Methods of what hosts a loop, Accelerate or Fabric: they give back what they are handed."""
-_PASSES_ON = ("tqdm", "track", "trange", "tqdm_notebook", "progress_bar", "progressbar")
+_COUNTED = ("trange", "tnrange")
+_PASSES_ON = (
+    *("tqdm", "track", *_COUNTED, "tqdm_notebook", "progress_bar", "progressbar"),
+    *("master_bar", "alive_it"),  # of fastprogress, and alive_progress
+)
 
 
 class Batches(list[Any]):
@@ -183,6 +187,11 @@ class Bar:
     set_description = set_postfix = set_postfix_str = set_description_str = update
     refresh = write = close = clear = reset = display = update
 
+    def __getattr__(self, name: str) -> Any:  # master.child.comment, of bars in bars
+        if name.startswith("_"):
+            raise AttributeError(name)
+        return missing(f"bar.{name}")
+
 
 class _Base:
     """What a class has for a base that is not there: it takes the words of a class, too."""
@@ -270,7 +279,7 @@ def passes_on(name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
     if args and not kwargs and _HOSTS.fullmatch(last):
         return args if len(args) > 1 else args[0]
     if args and last in _PASSES_ON:
-        counted = last == "trange" or isinstance(args[0], int)
+        counted = last in _COUNTED or isinstance(args[0], int)
         held = range(*map(int, args)) if counted else args[0]
         return Bar(held) if isinstance(held, (range, enumerate, zip)) else held
     return None
