@@ -253,3 +253,19 @@ def _first_on_path(folder: Path) -> Iterator[None]:
     finally:
         sys.path.remove(str(folder))
         sys.modules.pop("parts", None)
+
+
+# --- what is said of numbers that are none -------------------------------------------------------
+
+
+def test_relu_of_nan_is_said_by_its_rows(tmp_path: Path) -> None:
+    """MindSpore's kernel of CPUs gives 0: a network hides there what torch's shows."""
+    script = """import torch
+import torch.nn.functional as F
+x = torch.tensor([float("nan"), 1.0])
+made = [F.relu(x), torch.relu(x), x.relu(), torch.nn.ReLU()(x)]
+"""
+    found = ported(script)
+    assert sum("of nan" in edit.reason for edit in found.edits) == 4
+    for one in loaded(found.text, tmp_path)["made"]:
+        assert one.asnumpy().tolist() == [0.0, 1.0]

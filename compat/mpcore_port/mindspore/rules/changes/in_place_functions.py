@@ -129,9 +129,10 @@ def _are_several(given: cst.BaseExpression, call: cst.Call, at: At) -> bool:
     if name in _OF_SEVERAL:
         return True
     words = [arg.keyword.value for arg in call.args if arg.keyword is not None]
-    second = call.args[1] if len(call.args) > 1 else None
-    placed = second is not None and second.keyword is None
-    axis = placed and isinstance(second.value, (cst.Integer, cst.UnaryOperation))
+    axis = any(
+        arg.keyword is None and isinstance(arg.value, (cst.Integer, cst.UnaryOperation))
+        for arg in call.args[1:2]
+    )
     return name in _OF_TWO_ALONG and ("dim" in words or axis)
 
 

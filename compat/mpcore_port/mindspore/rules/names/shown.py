@@ -230,8 +230,12 @@ def _is_one(node: cst.BaseExpression, at: At) -> bool:
 
 _STORES = ("collections.OrderedDict", "collections.defaultdict", "collections.deque")
 _OUT_OF = ("get", "items", "pop", "popitem", "setdefault", "values")
-_HAND_ON = ("abs", "enumerate", "iter", "list", "max", "min", "next", "reversed", "round")
-_HAND_ON += ("sorted", "sum", "tuple", "zip")
+_HAND_ON = frozenset(
+    {
+        *("abs", "enumerate", "iter", "list", "max", "min", "next", "reversed", "round"),
+        *("sorted", "sum", "tuple", "zip"),
+    }
+)
 _INSIDE = 12  # expressions inside of each other that are looked at
 
 
