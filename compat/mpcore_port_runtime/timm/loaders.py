@@ -95,6 +95,17 @@ class ImageDataset(Dataset):
         """Return how many there are."""
         return len(self.samples)
 
+    def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
+        """Return the path of a picture, below the root."""
+        path = self.samples[index][0]
+        if basename:
+            return os.path.basename(path)
+        return path if absolute else os.path.relpath(path, self.root)
+
+    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
+        """Return the paths of all."""
+        return [self.filename(n, basename, absolute) for n in range(len(self))]
+
 
 class OldDataset(ImageDataset):
     """timm.data.Dataset, as up to timm 0.3: a folder's pictures, arguments in its order."""
@@ -106,17 +117,6 @@ class OldDataset(ImageDataset):
             root, class_map=class_map or None, load_bytes=load_bytes, transform=transform
         )
         self.imgs = self.samples
-
-    def filename(self, index: int, basename: bool = False, absolute: bool = False) -> str:
-        """Return the path of a picture, below the root."""
-        path = self.samples[index][0]
-        if basename:
-            return os.path.basename(path)
-        return path if absolute else os.path.relpath(path, self.root)
-
-    def filenames(self, basename: bool = False, absolute: bool = False) -> list[str]:
-        """Return the paths of all."""
-        return [self.filename(n, basename, absolute) for n in range(len(self))]
 
 
 def _found(

@@ -705,9 +705,8 @@ def is_plain_object(at: At, node: cst.BaseExpression) -> bool:
     if at.values.kind(node) in ("tensor", "module"):
         return False  # of a package whose networks and functions are known
     if any(_may_give_tensors(name) for name in made):
-        return (
-            False  # of what else a name holds nothing may be known: x = rearrange(x, "a b -> b a")
-        )
+        # of what else a name holds nothing may be known: x = rearrange(x, "a b -> b a")
+        return False
     # What a network of the file gives, one branch of two, is a tensor; so is x in torch.f(y).x().
     calls = [one for one in at.names.origins(node) if isinstance(one, cst.Call)]
     methods = [one for one in calls if at.names.called(one) is None]
