@@ -54,6 +54,7 @@ def _params(row: Mapping) -> tuple[Param, ...]:
 def _dropped(row: Mapping, good: list[str], draw: random.Random) -> Plant | None:
     named = [p.name for p in _params(row) if p.default is not None]
     kept = {*row.drop, *row.special, *row.refuse}  # what is refused but for its default is nothing
+    kept |= {p.name for p in _params(row) if _takes_its_default_alone(row.name, p)}
     ones = [n for n in good if n in named and n not in kept]
     if not ones or row.expr or row.bare:
         return None
@@ -87,10 +88,18 @@ def _swapped(row: Mapping, good: list[str], draw: random.Random) -> Plant | None
     if len(ones) < 2 or row.expr or row.bare:
         return None
     one, other = draw.sample(ones, 2)
+    if all(_takes_its_default_alone(row.name, params[k]) for k in (one, other)):
+        return None
     params[one], params[other] = params[other], params[one]
     first = min(one, other)
     wrong = replace(row, params=tuple(params), positional=min(row.positional, first))
     return Plant("", wrong, f"swaps {params[one].name} and {params[other].name}")
+
+
+def _takes_its_default_alone(name: str, param: Param) -> bool:
+    """Return whether other values were not executed: a script that gives one is refused by that."""
+    ways = results()[name]["params"].get(param.name, {})
+    return {value for values in ways.values() for value in values} == {param.default}
 
 
 def plants(count: int, seed: int = 0) -> list[Plant]:
