@@ -62,6 +62,12 @@ def _room(src: Tensor, index: Tensor, dim: int, dim_size: int | None) -> list[in
     return size
 
 
+def _leave_out(out: Tensor | None, what: str) -> None:
+    if out is not None:
+        msg = f"`out` must be left out: {what} are given anew"
+        raise NotImplementedError(msg)
+
+
 def scatter_sum(
     src: Tensor,
     index: Tensor,
@@ -135,9 +141,7 @@ def _ends(
     src: Tensor, index: Tensor, dim: int, out: Tensor | None, dim_size: int | None, name: str
 ) -> tuple[Tensor, Tensor]:
     """Return the greatest (``amax``) or least of each group, and where it is along ``dim``."""
-    if out is not None:
-        msg = "`out` must be left out: the ends of groups are given anew"
-        raise NotImplementedError(msg)
+    _leave_out(out, "the ends of groups")
     index = _spread(index, src, dim)
     size, length = _room(src, index, dim, dim_size), src.size(dim)
     kind = torch.finfo(src.dtype) if src.is_floating_point() else torch.iinfo(src.dtype)
@@ -222,9 +226,7 @@ def scatter_std(
     Raises:
         NotImplementedError: there is an ``out``.
     """
-    if out is not None:
-        msg = "`out` must be left out: deviations are given anew"
-        raise NotImplementedError(msg)
+    _leave_out(out, "deviations")
     place = dim + src.dim() if dim < 0 else dim
     ones = torch.ones(index.shape, dtype=src.dtype, device=src.device)
     count = scatter_sum(ones, index, min(place, index.dim() - 1), None, dim_size)
@@ -278,9 +280,7 @@ def scatter_logsumexp(
         NotImplementedError: there is an ``out``.
         ValueError: ``src`` is of whole numbers.
     """
-    if out is not None:
-        msg = "`out` must be left out: logarithms are given anew"
-        raise NotImplementedError(msg)
+    _leave_out(out, "logarithms")
     powers, index = _powers(src, index, dim, dim_size)
     total = scatter_sum(powers, index, dim, None, dim_size)
     most, where = scatter_max(src, index, dim, None, dim_size)
@@ -374,9 +374,7 @@ def gather_coo(src: Tensor, index: Tensor, out: Tensor | None = None) -> Tensor:
     Raises:
         NotImplementedError: there is an ``out``.
     """
-    if out is not None:
-        msg = "`out` must be left out: values are given anew"
-        raise NotImplementedError(msg)
+    _leave_out(out, "values")
     dim = index.dim() - 1
     wide = index.view(tuple(index.shape) + (1,) * (src.dim() - index.dim()))
     return src.gather(dim, wide.expand(tuple(index.shape) + tuple(src.shape[dim + 1 :])))
@@ -406,9 +404,7 @@ def segment_csr(
         NotImplementedError: there are several rows of ends, or an ``out``.
         ValueError: ``reduce`` is none of sum, add, mean, min and max.
     """
-    if out is not None:
-        msg = "`out` must be left out: values are given anew"
-        raise NotImplementedError(msg)
+    _leave_out(out, "values")
     part, index, dim, groups = _between(src, indptr)
     return scatter(part, index, dim, None, groups, _known(reduce))
 
@@ -471,8 +467,6 @@ def gather_csr(src: Tensor, indptr: Tensor, out: Tensor | None = None) -> Tensor
     Raises:
         NotImplementedError: there are several rows of ends, or an ``out``.
     """
-    if out is not None:
-        msg = "`out` must be left out: values are given anew"
-        raise NotImplementedError(msg)
+    _leave_out(out, "values")
     index, _, _ = _by_ends(indptr)
     return src.index_select(indptr.dim() - 1, index)

@@ -9,7 +9,7 @@ import libcst as cst
 from mpcore_port.names import alias_text, code_of
 from mpcore_port.packages import imported
 from mpcore_port.rule import Rule
-from mpcore_port.torch_npu.plan import need_npu
+from mpcore_port.torch_npu.plan import in_place_of, need_npu, standing_for
 from mpcore_port.torch_npu.tables import settings
 
 if TYPE_CHECKING:
@@ -89,13 +89,7 @@ def _refused(rule: Rule, old: Any, new: Any, at: At) -> Any:
         code_of(alias.asname.name) if alias.asname else code_of(alias.name).partition(".")[0]
         for alias in small.names
     ]
-    lines = []
-    for name in dict.fromkeys(names):
-        target = cst.AssignTarget(cst.Name(name))
-        lines.append(cst.SimpleStatementLine([cst.Assign([target], at.refuse(rule, small, why))]))
-    lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
-    lines[-1] = lines[-1].with_changes(trailing_whitespace=new.trailing_whitespace)
-    return lines[0] if len(lines) == 1 else cst.FlattenSentinel(lines)
+    return in_place_of(new, standing_for(list(dict.fromkeys(names)), small, why, rule, at))
 
 
 class HorovodNames(Rule):

@@ -9,13 +9,16 @@ import libcst as cst
 from mpcore_port.names import alias_text, code_of
 from mpcore_port.packages import imported, package_of
 from mpcore_port.rule import Rule
-from mpcore_port.torch_npu.plan import kept_import
+from mpcore_port.torch_npu.plan import in_place_of, kept_import, standing_for
 from mpcore_port.torch_npu.tables import kernels, settings
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
 __all__ = ["KernelImports", "KernelNames", "rewritten_imports"]
+
+
+_ROOTS = frozenset(name.partition(".")[0] for name in kernels())
 
 
 def rewritten_imports(_: At) -> set[cst.CSTNode]:
@@ -32,7 +35,7 @@ class KernelImports(Rule):
 
     def idle(self, at: At) -> bool:
         """Whether the module says nothing of such a package."""
-        return not any(name.partition(".")[0] in at.code for name in kernels())
+        return not any(root in at.code for root in _ROOTS)
 
     def leave(self, old: Any, new: Any, at: At) -> Any:
         """Rewrite one line of imports, as far as its names are there; the rest is refused."""
@@ -45,17 +48,11 @@ class KernelImports(Rule):
         text, others = _plain(small) if isinstance(small, cst.Import) else _from(small)
         if not text:
             return None
-        made = [cst.parse_statement(text)]
         said = settings()["kernels_said"]["reason"]
         at.note(self, small, text, "changed", said, _effect(names[0]))
         at.once(rewritten_imports).add(small)
-        for bound in others:
-            call = at.refuse(self, small, _advice(names[0]))
-            target = cst.AssignTarget(cst.Name(bound))
-            made.append(cst.SimpleStatementLine([cst.Assign([target], call)]))
-        made[0] = made[0].with_changes(leading_lines=new.leading_lines)
-        made[-1] = made[-1].with_changes(trailing_whitespace=new.trailing_whitespace)
-        return made[0] if len(made) == 1 else cst.FlattenSentinel(made)
+        refused = standing_for(others, small, _advice(names[0]), self, at)
+        return in_place_of(new, [cst.parse_statement(text), *refused])
 
 
 def _effect(name: str) -> str:
@@ -101,7 +98,7 @@ class KernelNames(Rule):
 
     def idle(self, at: At) -> bool:
         """Whether the module says nothing of such a package."""
-        return not any(name.partition(".")[0] in at.code for name in kernels())
+        return not any(root in at.code for root in _ROOTS)
 
     def leave(self, old: Any, new: Any, at: At) -> Any:
         """Note one use, or refuse it."""
@@ -121,9 +118,6 @@ class KernelNames(Rule):
         said = settings()["kernels_said"]["reason"]
         at.note(self, old, old, "changed", said, _effect(name))
         return None
-
-
-_ROOTS = frozenset(name.partition(".")[0] for name in kernels())
 
 
 def _module_of(name: str) -> str:

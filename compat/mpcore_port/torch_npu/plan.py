@@ -14,12 +14,15 @@ from mpcore_port.scan import SCALERS, arguments
 from mpcore_port.torch_npu.tables import settings
 
 if TYPE_CHECKING:
-    from mpcore_port.rule import At
+    from collections.abc import Sequence
+
+    from mpcore_port.rule import At, Rule
 
 __all__ = [
     "DEFAULT_TYPE",
     "context_row",
     "goes",
+    "in_place_of",
     "is_cuda",
     "is_said",
     "is_setting",
@@ -28,6 +31,7 @@ __all__ = [
     "need_npu",
     "scaler_class",
     "sets_default_type",
+    "standing_for",
 ]
 
 DEFAULT_TYPE = (
@@ -192,6 +196,25 @@ def sets_default_type(node: cst.CSTNode, at: At) -> bool:
         if isinstance(above, cst.BaseCompoundStatement):
             return False
     return False
+
+
+def standing_for(
+    names: Sequence[str], small: cst.CSTNode, why: str, rule: Rule, at: At
+) -> list[Any]:
+    """Return lines that bind what an import would to what raises where it is used."""
+    return [
+        cst.SimpleStatementLine(
+            [cst.Assign([cst.AssignTarget(cst.Name(name))], at.refuse(rule, small, why))]
+        )
+        for name in names
+    ]
+
+
+def in_place_of(new: Any, lines: list[Any]) -> Any:
+    """Return lines where one stood, with what is above and behind it."""
+    lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
+    lines[-1] = lines[-1].with_changes(trailing_whitespace=new.trailing_whitespace)
+    return lines[0] if len(lines) == 1 else cst.FlattenSentinel(lines)
 
 
 def kept_import(node: cst.CSTNode, at: At) -> bool:

@@ -12,7 +12,16 @@ from mpcore_port.rule import Rule
 from mpcore_port.scan import arguments
 from mpcore_port.torch_npu.apex import apex_imports
 from mpcore_port.torch_npu.kernels import rewritten_imports
-from mpcore_port.torch_npu.plan import context_row, goes, is_said, is_setting, kept_import, need_npu
+from mpcore_port.torch_npu.plan import (
+    context_row,
+    goes,
+    in_place_of,
+    is_said,
+    is_setting,
+    kept_import,
+    need_npu,
+    standing_for,
+)
 from mpcore_port.torch_npu.tables import settings
 
 if TYPE_CHECKING:
@@ -144,15 +153,7 @@ class Packages(Rule):
         bound = _bound(small)
         if not bound:
             return None
-        lines = []
-        for name in bound:
-            call = at.refuse(self, small, advice)
-            lines.append(
-                cst.SimpleStatementLine([cst.Assign([cst.AssignTarget(cst.Name(name))], call)])
-            )
-        lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
-        lines[-1] = lines[-1].with_changes(trailing_whitespace=new.trailing_whitespace)
-        return lines[0] if len(lines) == 1 else cst.FlattenSentinel(lines)
+        return in_place_of(new, standing_for(bound, small, advice, self, at))
 
 
 def _advice(small: cst.Import | cst.ImportFrom, at: At) -> str | None:

@@ -33,10 +33,13 @@ _ACTS = {"scale", "unscale_", "step", "update"}
 _OURS = {"get_scale", "state_dict", "load_state_dict", "is_enabled"}
 
 
-def made_in_branches(at: At) -> list[tuple[cst.If, str]]:
-    """Return the branches that alone give a name its scaler, each with the name."""
+def made_in_branches(at: At) -> dict[int, list[str]]:
+    """Return by the id of a branch the names that it alone gives their scalers."""
     calls = (call for call in at.names.calls if at.names.called(call) in SCALERS)
-    return [found for call in calls if (found := _in_one_branch(call, at)) is not None]
+    found: dict[int, list[str]] = {}
+    for branch, name in dict.fromkeys(filter(None, (_in_one_branch(call, at) for call in calls))):
+        found.setdefault(id(branch), []).append(name)
+    return found
 
 
 def _in_one_branch(call: cst.Call, at: At) -> tuple[cst.If, str] | None:
@@ -102,9 +105,7 @@ class Scalers:
         self._told: set[int] = set()
         self.made = [call for call in at.names.calls if at.names.called(call) in SCALERS]
         self._made = {id(call) for call in self.made}
-        self._alone: dict[int, list[str]] = {}
-        for branch, name in dict.fromkeys(made_in_branches(at)):
-            self._alone.setdefault(id(branch), []).append(name)
+        self._alone = made_in_branches(at)
 
     def _maker(self, call: cst.Call) -> str:
         if self.prepared is not None:

@@ -105,8 +105,8 @@ def _unsure(call: cst.Call, at: At) -> str:
     """Return what has to be None when an Accelerator is made, as far as that is not seen here."""
     if at.names.called(call) not in ACCELERATORS:
         return ""
-    names = [arg.keyword.value for arg in call.args if arg.keyword and _may_be_none(arg.value, at)]
-    return next((name for name in names if name in _PLUGINS), "")
+    plugins = (arg for arg in call.args if arg.keyword and arg.keyword.value in _PLUGINS)
+    return next((arg.keyword.value for arg in plugins if _may_be_none(arg.value, at)), "")  # type: ignore[union-attr]  # it has one
 
 
 def _asks_too_much(call: cst.Call, at: At) -> str:
@@ -146,8 +146,8 @@ class AcceleratedRule(PortRule):
         """Refuse one attribute, or one Fabric or Accelerator for what it is told; or leave it."""
         if isinstance(old, cst.Call):
             why = _asks_too_much(old, at)
-            if not why and _unsure(old, at):
-                at.unproven(self, old, _PLUGGED.format(_unsure(old, at)), new)
+            if not why and (unsure := _unsure(old, at)):
+                at.unproven(self, old, _PLUGGED.format(unsure), new)
             return new.with_changes(func=at.refuse(self, old.func, why)) if why else None
         if not at.names.is_accelerator(old.value):
             return None

@@ -470,16 +470,12 @@ class _Planner:
         Torch lets go of a graph that nobody retains, and would raise if a second pass came to it:
         what reads these names is detached where nobody sees it, in a helper of another file.
         """
+        if not again:
+            return again, []
         block = draft.block
-        earlier = (
-            [
-                plan
-                for plan in self.found.blocks.get(id(block), [])
-                if self._goes_back_between(plan.sink, block.body[again[-1] + 1 : places[0]])
-            ]
-            if again
-            else []
-        )
+        between = block.body[again[-1] + 1 : places[0]]
+        plans = self.found.blocks.get(id(block), [])
+        earlier = [plan for plan in plans if self._goes_back_between(plan.sink, between)]
         wanted = needs([*draft.lines(places), draft.sink.loss])
         for plan in earlier:
             found = self._find(plan.sink, read(plan.sink.loss))

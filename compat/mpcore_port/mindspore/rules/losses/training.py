@@ -57,11 +57,10 @@ def _lonely(at: At) -> dict[int, list[str]]:
         return {}
     held = (plan for block in plans.blocks.values() for plan in block)
     asked = {plan.sink.scaler for plan in held if id(plan.sink.call) not in loops.claimed}
-    found: dict[int, list[str]] = {}
-    for branch, name in dict.fromkeys(made_in_branches(at)):
-        if name in asked:
-            found.setdefault(id(branch), []).append(name)
-    return found
+    alone = {
+        branch: [n for n in every if n in asked] for branch, every in made_in_branches(at).items()
+    }
+    return {branch: names for branch, names in alone.items() if names}
 
 
 _HANDED = "`{}` is handed in"
