@@ -8,7 +8,7 @@ import re
 from dataclasses import dataclass, field
 
 from fact_inputs import NAMES
-from fact_recipes import BESIDE, EXTRA, LAYER_INPUTS, PLAIN, values_of
+from fact_recipes import BESIDE, EXTRA, LAYER_INPUTS, plain_of, values_of
 
 from mpcore_port.mindspore.checked import Signature, kind_of, signature
 
@@ -169,7 +169,7 @@ class _Maker:
         beside: dict[str, str] = {}
         for name, _, _ in moved:
             beside |= BESIDE.get(name, {})
-        group, name, value = PLAIN.get(self.name, (set(), "", ""))
+        group, name, value = plain_of(self.name)
         if name and not group & (said | set(beside)):
             beside[name] = value
         known = {param.name for param in self.sign.params}

@@ -111,7 +111,7 @@ def _differs(
         return "another inf or nan"
     share = _TOLERANCE.get("float16" if "float16" in case["code"] else kind, 1e-5) * factor
     if "rounded" in case["effect"]:
-        share *= 8
+        share *= 16 if word == "gradient" else 8  # what the fact's effect says
     huge = (np.abs(one) > _HUGE) & (not case["edges"])  # beside these the others would not count
     for part in (finite & ~huge, finite & huge):
         size = float(np.abs(one[part]).max(initial=1e-3))

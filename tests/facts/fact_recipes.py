@@ -7,7 +7,7 @@ that gives it is refused.
 
 from __future__ import annotations
 
-__all__ = ["BESIDE", "COMMON", "EXTRA", "LAYER_INPUTS", "OWN", "PLAIN", "values_of"]
+__all__ = ["BESIDE", "COMMON", "EXTRA", "LAYER_INPUTS", "OWN", "PLAIN", "plain_of", "values_of"]
 
 _FLAG = ["True"]
 _REDUCTIONS = ["'sum'", "'none'", "'mean'"]
@@ -597,6 +597,24 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     | {"fill_value": ["1.5", "3", "True", "-2.5", "-3", "float('-inf')", "math.inf"]},
     "torch.full_like": _NEW | {"fill_value": ["1.5", "3"]},
     "torch.zeros_like": _NEW,
+    "Tensor.bincount": {"self": ["cls"], "weights": ["clw"], "minlength": ["3", "9"]},
+    "Tensor.cholesky_inverse": {"self": ["pd.tril()"], "upper": _FLAG},
+    "Tensor.cov": {"self": ["m"], "correction": ["0"], "fweights": None, "aweights": None},
+    "Tensor.diagonal_scatter": {"self": ["m"], "src": ["v"], "dim1": ["1"], "dim2": ["0"]},
+    "Tensor.geqrf": {"self": ["m.detach()"]},
+    "Tensor.igamma": {"self": ["p.detach()"], "other": ["p.detach()"]},
+    "Tensor.igammac": {"self": ["p.detach()"], "other": ["p.detach()"]},
+    "Tensor.mvlgamma": {"self": ["(p + 2)"], "p": ["2", "1"]},
+    "Tensor.select_scatter": {"src": ["b[0]"], "dim": ["0"], "index": ["1", "-1"]},
+    "Tensor.bernoulli_": {"self": ["bigq.clone()"], "p": ["0.3", "0.0", "1.0", "bigq"]},
+    "Tensor.exponential_": {"self": ["bigp.clone()"], "lambd": ["0.3", "2"]},
+    "Tensor.fill_diagonal_": {"self": ["m.clone()"], "wrap": ["False"]},
+    "Tensor.index_copy_": {"dim": ["0", "-3"], "index": ["ix"], "tensor": ["b[:2]"]},
+    "Tensor.masked_scatter_": {"source": ["b"]},
+    "Tensor.normal_": {"self": ["big.clone()"], "mean": ["0.5", "-1"], "std": ["0.3", "2"]},
+    "Tensor.put_": {"index": ["j0"], "source": ["b"]},
+    "Tensor.random_": {"self": ["big.clone()"], "low": ["3", "20"], "high": ["9", "40"]},
+    "Tensor.uniform_": {"self": ["big.clone()"], "low": ["-0.5", "-1"], "high": ["0.5", "2"]},
     "torch.ones_like": _NEW,
     "torch.arange": _NEW | {"start": ["5", "0.5", "2"], "end": ["7", "6.0"], "step": ["2", "0.5"]},
     "torch.linspace": {
@@ -1550,6 +1568,13 @@ PLAIN = {
 
 # Calls in which arguments have to fit one another, or are given without what is usually beside.
 EXTRA: dict[str, list[list[str]]] = {
+    "Tensor.diagonal_scatter": [
+        ["v[1:]", "1"],
+        ["v[1:]", "offset=-1"],
+        ["v", "0", "1", "0"],
+        ["v", "dim1=1", "dim2=0"],
+    ],
+    "Tensor.select_scatter": [["b[:, 0]", "1", "2"], ["b[..., 0]", "dim=-1", "index=1"]],
     "torch.slice_scatter": [
         ["a", "b[:2]", "0", "1", "3"],
         ["a", "b[:2]", "start=1", "end=3"],
@@ -1583,6 +1608,21 @@ EXTRA: dict[str, list[list[str]]] = {
 
 
 def values_of(name: str, parameter: str) -> list[str] | None:
-    """Return code for a parameter of ``name``; None where it cannot be exercised."""
+    """Return code for a parameter of ``name``; None where it cannot be exercised.
+
+    What a method does in place is given what its like takes, and a tensor that nothing else holds.
+    """
     own = OWN.get(name, {})
-    return own[parameter] if parameter in own else COMMON.get(parameter)
+    if parameter in own:
+        return own[parameter]
+    if name.startswith("Tensor.") and name.endswith("_"):
+        values = values_of(name[:-1], parameter)
+        return [f"{one}.clone()" for one in values or ["a"]] if parameter == "self" else values
+    return COMMON.get(parameter)
+
+
+def plain_of(name: str) -> tuple[set[str], str, str]:
+    """Return parameters of which one is needed, and the one, with a value, that is given."""
+    if name.startswith("Tensor.") and name.endswith("_"):
+        name = name[:-1]
+    return PLAIN.get(name, (set(), "", ""))

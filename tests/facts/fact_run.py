@@ -20,6 +20,7 @@ from fact_cases import Case, cases_of, source_of
 from fact_judge import verdict
 
 from mpcore_port.engine import port_text
+from mpcore_port.mindspore.rules.changes.methods_in_place import RANDOM
 from mpcore_port.mindspore.rules.names import api
 from mpcore_port.mindspore.rules.names.native import NativeRule
 from mpcore_port.mindspore.rules.place import by_name
@@ -141,6 +142,7 @@ def _settings(case: Case) -> dict[str, Any]:
         name == "dropout" and case.value_of(name) not in ("0.0", "0") for name, _, _ in case.moved
     ) and not _NO_DROPOUT.search(case.code)
     draws = drops or ("random" in effect and "dropout=0.0" not in case.code)
+    draws = draws or case.name.removeprefix("Tensor.") in RANDOM
     return {
         "number": case.number, "code": case.code, "name": case.name, "driver": case.driver,
         "seed": case.seed,

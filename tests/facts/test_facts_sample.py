@@ -11,7 +11,7 @@ pytest.importorskip("mindspore")
 
 from fact_plant import found_out, plants
 from fact_run import Pair, execute
-from fact_table import row_of
+from fact_table import clashes, row_of
 
 from mpcore_port.mindspore.checked import results, signature, signatures
 from mpcore_port.mindspore.tables import FILES, table
@@ -29,8 +29,17 @@ def pair():
 
 def test_a_sample_gives_the_committed_rows(pair):
     quick = [name for name in NAMES if not any(word in name for word in SLOW)]
-    for name in random.Random(20261122).sample(quick, 7):
+    for name in random.Random(20261122).sample(quick, 40):
         assert row_of(execute(pair, [name])) == results()[name], name
+
+
+@pytest.mark.nightly
+@pytest.mark.parametrize("part", range(8))
+def test_all_committed_rows_are_what_comes_out(pair, part):
+    found = {name: execute(pair, [name]) for name in [one for one in results() if one][part::8]}
+    stale = [name for name, cases in found.items() if row_of(cases) != results()[name]]
+    clashing = [one.case.code for cases in found.values() for one in clashes(cases)]
+    assert (stale, clashing) == ([], [])
 
 
 def test_wrong_facts_are_found(pair):

@@ -86,6 +86,10 @@ def plain_call(name: str, old: cst.Call, new: cst.Call, receiver: Any, at: At) -
         return None
 
 
+_ONCE = ("ops.randn_like({self}, dtype={self}.dtype)", "port.randn_like({self})")
+"""What is more than a name is read once."""
+
+
 def _made(name: str, old: cst.Call, new: cst.Call, receiver: Any, at: At) -> Any:
     takes = TAKES[name]
     given: dict[str, str] = {}
@@ -100,7 +104,8 @@ def _made(name: str, old: cst.Call, new: cst.Call, receiver: Any, at: At) -> Any
     if not all(values):
         return None
     shown = [value if value.replace(".", "").isalnum() else f"({value})" for value in values]
-    text = MADE[name].replace("{self}", code_of(receiver))
+    made = MADE[name] if dotted(receiver) else MADE[name].replace(*_ONCE)
+    text = made.replace("{self}", code_of(receiver))
     for place, value in enumerate(shown):
         text = text.replace(f"{{{place}}}", value)
     return cst.parse_expression(wording(at, text))

@@ -31,7 +31,8 @@ MADE = {
     "fill_": "ops.full_like({self}, {0})",
     "fill_diagonal_": "port.fill_diagonal({self}, {0}, {1})",
     "index_fill_": "port.index_fill({self}, {0}, {1}, {2})",
-    "normal_": "ops.randn_like({self}) * {1} + {0}",
+    "masked_scatter_": "port.masked_scatter({self}, {0}, {1})",
+    "normal_": "ops.randn_like({self}, dtype={self}.dtype) * {1} + {0}",
     "random_": "port.random_like({self}, {0}, {1})",
     "uniform_": "ops.rand_like({self}) * ({1} - {0}) + {0}",
 }
@@ -49,6 +50,7 @@ TAKES = {
     "fill_diagonal_": (("fill_value", ""), ("wrap", "False")),
     "index_fill_": (("dim", ""), ("index", ""), ("value", "")),
     "logical_not_": (),
+    "masked_scatter_": (("mask", ""), ("source", "")),
     "normal_": (("mean", "0.0"), ("std", "1.0")),
     "random_": (("from", ""), ("to", "None")),
     "uniform_": (("from", "0.0"), ("to", "1.0")),
@@ -60,11 +62,11 @@ RANDOM = frozenset({"bernoulli_", "exponential_", "normal_", "random_", "uniform
 
 PLAIN = frozenset(
     """
-    abs absolute acos add addcdiv addcmul asin atan atan2 ceil clamp clamp_max clamp_min clip cos
-    cosh div divide erf erfc erfinv exp expm1 floor fmod frac index_add index_copy index_put lerp
-    log log10 log1p log2 masked_fill mul multiply nan_to_num neg negative pow reciprocal relu
-    remainder renorm round rsqrt scatter scatter_add scatter_reduce sigmoid sign sin sinh sqrt
-    square sub subtract tan tanh tril triu true_divide trunc
+    abs absolute acos add addcdiv addcmul asin atan atan2 ceil clamp clamp_max clamp_min clip
+    cos cosh div divide erf erfc erfinv exp expm1 floor floor_divide fmod frac index_add
+    index_copy index_put lerp log log10 log1p log2 masked_fill mul multiply nan_to_num neg
+    negative pow reciprocal relu remainder renorm round rsqrt scatter scatter_add scatter_reduce
+    sigmoid sign sin sinh sqrt square sub subtract tan tanh tril triu true_divide trunc
     """.split()  # noqa: SIM905  # a list of words is read
 )
 
