@@ -37,6 +37,20 @@ def autocast(
     return _Region(native.AmpLevel.AmpAuto, chosen, lower, full)
 
 
+def check_dtype(dtype: Any) -> None:
+    """Raise if the device has no kernels for a dtype of regions.
+
+    Raises:
+        BackendError: bfloat16 on CPU.
+    """
+    if dtype == ms.bfloat16 and ms.get_context("device_target") == "CPU":
+        msg = (
+            "`dtype` bfloat16 must run on Ascend: mindspore on CPU has no kernels for it; "
+            "on CPU use float16, or enabled=False"
+        )
+        raise BackendError(msg)
+
+
 class _Region(ContextDecorator):
     """A strategy that holds inside; nests, and is put back after an exception."""
 
@@ -46,12 +60,7 @@ class _Region(ContextDecorator):
         self._strategy = (level, dtype, *lists)
 
     def __enter__(self) -> None:
-        if self._strategy[1] == ms.bfloat16 and ms.get_context("device_target") == "CPU":
-            msg = (
-                "`dtype` bfloat16 must run on Ascend: mindspore on CPU has no kernels for it; "
-                "on CPU use float16, or enabled=False"
-            )
-            raise BackendError(msg)
+        check_dtype(self._strategy[1])
         native.push_amp_strategy(*self._strategy)
         _REGIONS.set((*_REGIONS.get(), str(self._strategy[1])))
 

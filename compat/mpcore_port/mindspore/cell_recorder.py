@@ -30,6 +30,21 @@ class CellRecorder:
         mpcore.prepare = self._prepare(mpcore.prepare)
         if self.mode == "float32":
             self.ms.amp.auto_mixed_precision = lambda network, *_, **__: network
+        else:
+            self.ms.amp.auto_mixed_precision = self._lowered(self.ms.amp.auto_mixed_precision)
+
+    def _lowered(self, original: Callable[..., Any]) -> Callable[..., Any]:
+        """Say in front what no kernel of the CPU build does: what it raises names an operator."""
+
+        @functools.wraps(original)
+        def run(network: Any, level: str = "O0", dtype: Any = None) -> Any:
+            from mpcore_port_runtime.regions import check_dtype
+
+            lower = self.ms.float16 if dtype is None else dtype
+            check_dtype(lower)
+            return original(network, level, lower)
+
+        return run
 
     def _prepare(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)

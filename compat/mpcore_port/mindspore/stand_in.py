@@ -8,6 +8,7 @@ from __future__ import annotations
 import functools
 import inspect
 import itertools
+import re
 import sys
 from pathlib import Path
 from types import FunctionType, SimpleNamespace
@@ -91,6 +92,10 @@ def _rounded(value: Any, dtype: Any) -> Any:
     return value.astype(dtype) if rounds else value
 
 
+_UNSCALES = re.compile(r"^ +grads = [\w.]+\.unscale\(grads\)$", re.M)
+"""A line of the steps that the loop rule writes: no scaler of torch's has the method."""
+
+
 class CellKit:
     """What a stand-in is made of, in MindSpore; see ``mpcore_port.verify.kit.TorchKit``.
 
@@ -126,7 +131,10 @@ class CellKit:
         return list(network.get_parameters())
 
     def scaler(self) -> Any:
-        """Return what stands for a class around a scaler."""
+        """Return what stands for a class around a scaler, or one of MindSpore's for its steps."""
+        script = Path(sys.argv[0])
+        if script.is_file() and _UNSCALES.search(script.read_text(encoding="utf-8")):
+            return ms.amp.DynamicLossScaler(2.0**16, 2, 2000)
         return CallableScaler(self._runtime.GradScaler(), self._runtime.clip_grad_norm_)
 
     def number(self, value: float) -> Any:
@@ -172,7 +180,7 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
     """
     use(CellKit(runtime))
     _take_as_numbers(ms.Tensor)
-    for name in _OF_NUMBERS:
+    for name in (*_OF_NUMBERS, "clip_by_global_norm"):
         setattr(ops, name, _of_numbers(getattr(ops, name)))
     runtime.interpolate = _of_numbers(runtime.interpolate)  # type: ignore[attr-defined]
     for made in filter(_is_optimizer, vars(runtime).values()):

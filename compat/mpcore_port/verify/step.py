@@ -50,6 +50,7 @@ from mpcore_port.verify.probe import ENDED, ENDED_EARLY
 from mpcore_port.verify.refused_imports import import_in, refused_imports
 from mpcore_port.verify.run import STUBS, verify
 from mpcore_port.verify.standing import is_import, looked_for
+from mpcore_port.verify.twins import with_twins
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator
@@ -529,9 +530,8 @@ def _extracted(
 ) -> Step:
     try:
         text, at = script_text(file), place.original
-        return extract(
-            text, at, absent, old_torch=old_torch, forward=forward, bare=bare, mixed=mixed
-        )
+        left = with_twins(text, absent)
+        return extract(text, at, left, old_torch=old_torch, forward=forward, bare=bare, mixed=mixed)
     except _DEFECTS as exc:
         what = " ".join(f"{type(exc).__name__}: {exc}".split())[:200]
         msg = f"the search for it gave up ({what}): a defect, please report"

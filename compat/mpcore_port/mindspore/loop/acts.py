@@ -359,9 +359,10 @@ class Acts:
                 return None
             switch = code_of(given["enabled"]) if "enabled" in given else ""
             switch = "" if switch == "True" else switch
-            both = " and ".join(
-                f"({part})" if " " in part else part for part in (test, switch) if part
-            )
+            parts = [part for part in (test, switch) if part]
+            if len(parts) > 1:
+                parts = [f"({part})" if " " in part else part for part in parts]
+            both = " and ".join(parts)
             return Region(self._dtype(given["dtype"]) if "dtype" in given else "", both)
         if name in _SAME and isinstance(value, cst.Call):
             always = all(code_of(arg.value) == "True" for arg in value.args)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import ast
+import textwrap
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
@@ -273,16 +275,22 @@ class Taken:
             return None
         one, other = _bare(first), _bare(second)
         test = code_of(statement.test)
-        scaled, plain = _scaled(first), _scaled(second)
+        scaled, plain = _scaled(_flat(first)), _scaled(_flat(second))
         if one != other or scaled == plain:
             raise NotPlain(statement, "its branches train in two ways")
         self.opened.append(Opened(statement))
         kept, left = (first, second) if scaled else (second, first)
-        if _clips_scaled(kept):  # the other branch clips them as they are, by a scaler that is on
+        if _clips_scaled(
+            _flat(kept)
+        ):  # the other branch clips them as they are, by a scaler that is on
             raise NotPlain(statement, "one branch of two clips what is scaled")
         switch = test if scaled else negated(statement.test)
-        also = tuple(line.act.sink for line in left if line.act and line.act.kind == "backward")
+        passes = (line.act for line in _flat(left) if line.act and line.act.kind == "backward")
+        also = tuple(act.sink for act in passes)
         for line in kept:
+            for inner in line.inner.values():
+                inner.outer = home
+        for line in _flat(kept):
             if line.region is not None and not any(b.region for b in left):
                 line.region = Region(line.region.dtype, switch)
             if line.act is not None and line.act.kind == "backward":
@@ -295,6 +303,11 @@ class Taken:
 def _moves(lines: list[Line]) -> bool:
     """Return whether a gradient or an optimizer moves in lines."""
     return any(line.act is not None and line.act.kind in ("backward", "step") for line in lines)
+
+
+def _flat(lines: list[Line]) -> list[Line]:
+    """Return lines and all those in their blocks, in order."""
+    return [line for line, _ in every(Block(lines))]
 
 
 def _scaled(lines: list[Line]) -> bool:
@@ -316,7 +329,10 @@ def _bare(lines: list[Line]) -> list[object]:
         act = line.act
         if act is None and _imports(line.node):
             continue
-        if act is None:
+        if line.inner:
+            inner = {name: _bare(block.lines) for name, block in line.inner.items()}
+            found.append((_head(line.node), inner))
+        elif act is None:
             found.append(_text(line.node))
         elif act.kind == "backward":
             found.append(("backward", code_of(act.sink.loss) if act.sink else ""))
@@ -330,9 +346,20 @@ def _imports(node: Any) -> bool:
     return bool(smalls) and all(isinstance(s, (cst.Import, cst.ImportFrom)) for s in smalls)
 
 
+def _head(node: Any) -> str:
+    """Return what a loop or branch runs under; of others, the whole."""
+    if not isinstance(node, cst.If) or isinstance(node.orelse, cst.If):
+        return _text(node)
+    return f"if {_text(node.test)}"
+
+
 def _text(node: Any) -> str:
-    bare = node.with_changes(leading_lines=()) if hasattr(node, "leading_lines") else node
-    return "\n".join(line.partition("#")[0].rstrip() for line in code_of(bare).splitlines())
+    """Return code as Python writes it: without comments, blanks and choices of quotes."""
+    code = textwrap.dedent(code_of(node))
+    try:
+        return ast.unparse(ast.parse(code))
+    except SyntaxError:  # a part of a statement
+        return code
 
 
 class _Finder(Walker):

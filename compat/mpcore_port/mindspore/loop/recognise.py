@@ -242,7 +242,7 @@ class _Grouping:
         self.clips.append((line, block))
 
     def _step(self, line: Line, block: Block, act: Any) -> None:
-        if ".add_param_group(" in self.at.code:
+        if any(self._grows_later(call, line) for call in self.at.names.calls):
             raise NotPlain(line.node, "its optimizer gets more parameters later")
         if not self.pending:
             if self.last is None or self.last.steps[0] not in block.lines or self.clips:
@@ -276,6 +276,21 @@ class _Grouping:
         if act.scaler:
             self.open.setdefault(act.scaler, []).append(group)
         self.last, self.pending, self.clips, self.unscaled = group, [], [], set()
+
+    def _grows_later(self, call: cst.Call, step: Line) -> bool:
+        """Return whether a call adds parameters anywhere but in front of the loop that steps."""
+        func, names = call.func, self.at.names
+        if not isinstance(func, cst.Attribute) or func.attr.value != "add_param_group":
+            return False
+        around = names.enclosing(call, *_LOOPS, cst.FunctionDef) or self.at.module
+        if around is not self.steps.node:
+            return True
+        for place, one in enumerate(self.steps.block.lines):
+            if any(call is part for part in below(one.source or one.node)):
+                behind = self.steps.block.lines[place + 1 :]
+                loops = [line for line in behind if isinstance(line.node, _LOOPS)]
+                return all(step is not line for line, _ in every(Block(loops)))
+        return True
 
     def _take_guard(self, group: Group, line: Line, block: Block) -> None:
         """Find the condition under which the losses are differentiated, and see that it stays."""

@@ -179,7 +179,9 @@ class _Finding:
         scaled = [s for s in done if any(group.scaler for group in s.groups)]
         whole = len(done) == count
         try:
-            scalers = Scalers(self.at, [g.scaler for s in scaled for g in s.groups if g.scaler])
+            apart = [sink for s in done for line, _ in every(s.block) for sink in line.also]
+            texts = [g.scaler for s in scaled for g in s.groups if g.scaler]
+            scalers = Scalers(self.at, texts, apart)
             if (scaled or scalers.made) and not whole:
                 done = [steps for steps in done if steps not in scaled]
             else:

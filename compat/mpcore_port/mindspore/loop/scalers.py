@@ -29,6 +29,8 @@ _LOWERED = (
     "puts back what the forward pass has assigned"
 )
 _TRUE = "what stands for no scaler is true as well: it is asked which it is"
+CALLERS = "_mpcore_"
+"""How names begin of what verification calls a step with."""
 _ACTS = {"scale", "unscale_", "step", "update"}
 _OURS = {"get_scale", "state_dict", "load_state_dict", "is_enabled"}
 
@@ -97,10 +99,12 @@ class Scalers:
 
     Attributes:
         made: the calls that make them.
+        apart: ids of backward passes without a scaler, of branches that are one step now.
     """
 
-    def __init__(self, at: At, texts: Iterable[str]) -> None:
+    def __init__(self, at: At, texts: Iterable[str], apart: Iterable[Any] = ()) -> None:
         self.at, self.texts = at, set(texts)
+        self.apart = {id(sink.call) for sink in apart}
         self.prepared: Prepared | None = None
         self._told: set[int] = set()
         self.made = [call for call in at.names.calls if at.names.called(call) in SCALERS]
@@ -164,7 +168,14 @@ class Scalers:
     @property
     def handed_in(self) -> bool:
         """Whether no file of the project makes a scaler: whoever calls this one does."""
-        return not self.at.project.scalers
+        given = [call for call in self.made if self._is_callers(call)]
+        return len(given) == len(self.made) == len(self.at.project.scalers)
+
+    def _is_callers(self, call: cst.Call) -> bool:
+        """Return whether verification makes a scaler, for a step that is handed one."""
+        statement = self.at.names.parents.get(call)
+        targets = statement.targets if isinstance(statement, cst.Assign) else ()
+        return any(code_of(one.target).startswith(CALLERS) for one in targets)
 
     def _check_files(self) -> None:
         """Refuse scalers that several files share: each is ported by itself."""
@@ -191,6 +202,7 @@ class Scalers:
     def _check_unscaled(self) -> None:
         """Refuse scalers that are handed in where a loss is not scaled: there may be none then."""
         sinks = self.at.once(plans_of).sinks if self.handed_in else []
+        sinks = [sink for sink in sinks if id(sink.call) not in self.apart]
         homes = {self._home(sink.call) for sink in sinks if sink.scaler in self.texts}
         for sink in sinks:
             if not sink.scaler and self._home(sink.call) in homes:
@@ -234,9 +246,6 @@ class Scalers:
         self._check_classes()
         self._check_unscaled()
         self._check_handed_on()
-        for node in self.at.names.parents if self.handed_in else ():
-            if isinstance(node, cst.Comparison) and self._comparison(node) is not None:
-                raise NotPlain(node, "the scaler is handed in, and None means that there is none")
         for call in self.at.names.calls:
             func = call.func
             if not isinstance(func, cst.Attribute) or not self.is_one(func.value):
@@ -308,7 +317,7 @@ class Scalers:
         elif isinstance(old, cst.UnaryOperation):
             names = ("expression",) if isinstance(old.operator, cst.Not) else ()
         held = [name for name in names if self.is_one(getattr(old, name))]
-        if not held or not self.may_be_off():
+        if not held or self.handed_in or not self.may_be_off():
             return None
         made = {name: self._isinstance(code_of(getattr(old, name))) for name in held}
         for name, code in made.items():
@@ -383,6 +392,8 @@ class Scalers:
     def asks(self, test: str, holder: str, place: cst.CSTNode) -> bool:
         """Return whether a condition is that under which a scaler is made, or asks for it."""
         asked = cst.parse_expression(test)
+        if self.handed_in:
+            return False  # None may be handed in
         if holder in read(asked):
             return True
         found = [(call, self._condition(call)) for call in self.made]
@@ -436,7 +447,7 @@ class Scalers:
         return cst.parse_expression(f"isinstance({holder}, {ms}.amp.DynamicLossScaler)")
 
     def _comparison(self, old: cst.Comparison) -> Any:
-        if len(old.comparisons) != 1 or not self.is_one(old.left):
+        if len(old.comparisons) != 1 or self.handed_in or not self.is_one(old.left):
             return None
         part = old.comparisons[0]
         if code_of(part.comparator) != "None":

@@ -365,7 +365,10 @@ class _Writer:
         test, made = group.scaled_if, []
         if test and not scalers.asks(test, group.scaler, group.steps[0].source):
             name = self.fresh(f"loss_scaler{group.suffix}")
-            made = self._spaced(f"{name} = {group.scaler} if {test} else {scalers.none()}")
+            sides, asked = [group.scaler, scalers.none()], cst.parse_expression(test)
+            if isinstance(asked, cst.UnaryOperation) and isinstance(asked.operator, cst.Not):
+                sides, test = sides[::-1], _unbracketed(asked.expression)
+            made = self._spaced(f"{name} = {sides[0]} if {test} else {sides[1]}")
             group.scaler = name
         if made or scalers.may_be_off():
             group.always = f"not {scalers.is_on(group.scaler)}"
@@ -807,6 +810,10 @@ def _is_inside(block: Block | None, top: Block) -> bool:
 def _target(values: list[str]) -> str:
     names = [value if value.isidentifier() else "_" for value in values]
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _unbracketed(node: cst.BaseExpression) -> str:
+    return code_of(node.with_changes(lpar=(), rpar=()))
 
 
 def _parts(node: Any) -> list[Any]:
