@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .ports import FILLED, beside, ported
+from mpcore_port.targets import load_target
+
+from .ports import FILLED, beside, ported, verified
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -151,3 +153,32 @@ made = [show()]
 
 def test_versions_of_a_list_that_is_only_shown(tmp_path: Path) -> None:
     assert not [edit for edit in beside(VERSIONS, tmp_path).edits if edit.kind == "refused"]
+
+
+# --- settings that name CUDA ----------------------------------------------------------------------
+
+OF_SETTINGS = """import torch
+import yaml
+def main():
+    with open("net.yaml") as file:
+        cfg = yaml.safe_load(file)
+    device = torch.device(cfg["DEVICE"])
+    net = torch.nn.Linear(4, 2).to(device)
+    best = torch.optim.SGD(net.parameters(), lr=cfg["TRAIN"]["LR"])
+    scaler = torch.cuda.amp.GradScaler()
+    for x, y in torch.utils.data.DataLoader(torch.load("data.pt"), batch_size=3):
+        best.zero_grad()
+        with torch.cuda.amp.autocast():
+            loss = torch.nn.functional.cross_entropy(net(x.to(device)), y.to(device))
+        scaler.scale(loss).backward()
+        scaler.step(best)
+        scaler.update()
+main()
+"""
+
+
+def test_steps_of_settings_that_name_cuda(tmp_path: Path) -> None:
+    (tmp_path / "net.yaml").write_text("DEVICE: cuda   # or cpu\nTRAIN:\n  LR: 0.1\n")
+    assert verified(OF_SETTINGS, tmp_path, ("float32",), "torch_npu").passed
+    told = [e for e in ported(OF_SETTINGS, load_target("torch_npu")).edits if e.kind == "unproven"]
+    assert ["npu where they say cuda" in edit.reason for edit in told] == [True]
