@@ -182,3 +182,85 @@ def test_steps_of_settings_that_name_cuda(tmp_path: Path) -> None:
     assert verified(OF_SETTINGS, tmp_path, ("float32",), "torch_npu").passed
     told = [e for e in ported(OF_SETTINGS, load_target("torch_npu")).edits if e.kind == "unproven"]
     assert ["npu where they say cuda" in edit.reason for edit in told] == [True]
+
+
+# --- statistics of a norm that are registered in another size -------------------------------------
+
+SPLIT_NORM = """import torch
+from torch import nn
+import torch.nn.functional as F
+class SplitNorm(nn.BatchNorm2d):
+    def __init__(self, channels, parts, **given):
+        super().__init__(channels, **given)
+        self.parts = parts
+        self.weight.requires_grad = False
+        self.register_buffer("running_mean", torch.zeros(channels * parts))
+        self.register_buffer("running_var", torch.ones(channels * parts))
+    def train(self, mode=True):
+        if self.training and not mode:
+            wide = self.running_mean.view(self.parts, self.num_features)
+            self.running_mean = torch.mean(wide, dim=0).repeat(self.parts)
+            wide = self.running_var.view(self.parts, self.num_features)
+            self.running_var = torch.mean(wide, dim=0).repeat(self.parts)
+        return super().train(mode)
+    def forward(self, x):
+        n, c, h, w = x.shape
+        if self.training or not self.track_running_stats:
+            return F.batch_norm(
+                x.view(-1, c * self.parts, h, w), self.running_mean, self.running_var,
+                self.weight.repeat(self.parts), self.bias.repeat(self.parts), True,
+                self.momentum, self.eps,
+            ).view(n, c, h, w)
+        return F.batch_norm(
+            x, self.running_mean[:c], self.running_var[:c], self.weight, self.bias, False,
+            self.momentum, self.eps,
+        )
+net = nn.Sequential(SplitNorm(2, 4, momentum=0.3), nn.Conv2d(2, 1, 3))
+for p in net.parameters():
+    p.data.copy_(torch.linspace(0.5, 1.0, p.numel()).view(p.shape))
+best = torch.optim.SGD([p for p in net.parameters() if p.requires_grad], lr=0.1)
+x = torch.sin(torch.arange(8 * 2 * 4 * 4.0)).view(8, 2, 4, 4)
+made = []
+for turn in range(3):
+    net.train()
+    best.zero_grad()
+    loss = (net(x + turn) ** 2).mean()
+    loss.backward()
+    best.step()
+    made += [loss.item(), net[0].running_mean.clone(), net[0].running_var.clone()]
+    net.eval()
+    made += [net(x).detach(), net[0].running_mean.clone(), net[0].running_var.clone()]
+made += [net[0].bias, net[1].weight]
+made += [sum(p.numel() for p in net.parameters())]
+"""
+
+
+def test_statistics_that_are_registered_anew(tmp_path: Path) -> None:
+    beside(SPLIT_NORM, tmp_path)
+
+
+# --- in place on every second column --------------------------------------------------------------
+
+BOXES = """import torch
+def boxes_of(rows, w, h):
+    boxes = torch.as_tensor([row["box"] for row in rows], dtype=torch.float32).reshape(-1, 4)
+    boxes[:, 2:] += boxes[:, :2]
+    boxes[:, 0::2].clamp_(min=0, max=w)
+    boxes[:, 1::2].clamp_(min=0, max=h)
+    boxes[:, 1::2].mul_(2).add_(1)
+    return boxes
+made = [boxes_of([{"box": [-1.0, 2.0, 30.0, 4.0]}, {"box": [5.0, -2.0, 3.0, 44.0]}], 20, 30)]
+"""
+
+
+def test_every_second_column_is_changed_in_place(tmp_path: Path) -> None:
+    beside(BOXES, tmp_path)
+
+
+def test_where_a_warning_points_is_left_out(tmp_path: Path) -> None:
+    script = """import torch
+x = torch.sin(torch.arange(6.0)).view(2, 3)
+made = [torch.nn.functional.log_softmax(x, dim=1, _stacklevel=5)]
+made += [torch.nn.functional.softmax(x, dim=1, _stacklevel=2)]
+"""
+    beside(script, tmp_path)
