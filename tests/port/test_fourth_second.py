@@ -264,3 +264,52 @@ made = [torch.nn.functional.log_softmax(x, dim=1, _stacklevel=5)]
 made += [torch.nn.functional.softmax(x, dim=1, _stacklevel=2)]
 """
     beside(script, tmp_path)
+
+
+# --- copies of parameters that an optimizer moves in their place ----------------------------------
+
+MASTERS = (
+    FILLED
+    + """
+from torch.autograd import Variable
+def copies(net):
+    params = [param for param in net.parameters() if param.requires_grad]
+    master_params = [param.clone().float().detach() for param in params]
+    for param in master_params:
+        param.requires_grad = True
+    return params, master_params
+def gradients(params, master_params):
+    for model, master in zip(params, master_params):
+        if model.grad is not None:
+            if master.grad is None:
+                master.grad = Variable(master.data.new(*master.data.size()))
+            master.grad.data.copy_(model.grad.data)
+        else:
+            master.grad = None
+def back(params, master_params):
+    for model, master in zip(params, master_params):
+        model.data.copy_(master.data)
+net = filled(nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2)))
+params, master_params = copies(net)
+groups = [{"params": master_params[:1], "weight_decay": 0}, {"params": master_params[1:]}]
+best = torch.optim.SGD(groups, 0.05, momentum=0.9, weight_decay=0.01)
+x = torch.sin(torch.arange(20.0)).view(5, 4)
+for turn in range(4):
+    loss = (net(x + turn) ** 2).mean()
+    loss = loss * 8
+    net.zero_grad()
+    loss.backward()
+    gradients(params, master_params)
+    for param in master_params:
+        param.grad.data = param.grad.data / 8
+    best.step()
+    back(params, master_params)
+    loss = loss / 8
+    made.append(loss.item())
+made += [*net.parameters(), *master_params]
+"""
+)
+
+
+def test_copies_that_an_optimizer_moves(tmp_path: Path) -> None:
+    beside(MASTERS, tmp_path)
