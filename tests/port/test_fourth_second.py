@@ -313,3 +313,10 @@ made += [*net.parameters(), *master_params]
 
 def test_copies_that_an_optimizer_moves(tmp_path: Path) -> None:
     beside(MASTERS, tmp_path)
+
+
+def test_warnings_of_torchvision_that_are_switched_off_go() -> None:
+    script = "import torchvision\ntorchvision.disable_beta_transforms_warning()\nmade = []\n"
+    found = ported(script)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    assert "\ntorchvision.disable" not in found.text
