@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
     from mpcore_port.source import Unread
 
-__all__ = ["named_for_npu", "on_npu"]
+__all__ = ["KINDS", "named_for_npu", "on_npu"]
 
-_KINDS = {".yaml", ".yml", ".json", ".toml"}
+KINDS = {".yaml", ".yml", ".json", ".toml"}
 # A key that ends so, and one of these for its whole value: CUDA, its devices, its backend.
 _LINE = r"""^([ \t-]*["']?(?:\w+[_-])?(?:%s)["']?[ \t]*[:=][ \t]*)(["']?)%s"""
 _LINE += r"""(\2[ \t]*(?:,[ \t]*)?(?:\#.*)?\r?)$"""
-_DEVICE = re.compile(_LINE % ("device|accelerator", r"cuda((?::\d+)?)"), re.M)
+_DEVICE = re.compile(_LINE % ("device|accelerator", r"cuda((?::\d+)?)"), re.M | re.I)
 _BACKEND = re.compile(_LINE % ("backend", "nccl"), re.M | re.I)
 _CUDA = re.compile(r"\b(cuda|nccl)\b", re.I)
 
@@ -47,7 +47,7 @@ def named_for_npu(folder: Path, unread: Iterable[Unread]) -> tuple[list[Unread],
     said, texts = [], {}
     for one in unread:
         path = folder / one.path
-        if one.copied and path.suffix in _KINDS:
+        if one.copied and path.suffix in KINDS:
             try:
                 text = path.read_bytes().decode()
             except (OSError, UnicodeDecodeError):

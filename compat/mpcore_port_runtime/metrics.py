@@ -1,4 +1,4 @@
-"""Metrics of torchmetrics that training scripts keep: accuracy, and the mean of what is logged.
+"""Metrics of torchmetrics that training scripts keep: accuracy, mean and sum of what is logged.
 
 Counts are whole numbers on the host: nothing of them is differentiated. One process: values of
 others are not gathered.
@@ -24,6 +24,7 @@ __all__ = [
     "MeanMetric",
     "MulticlassAccuracy",
     "MultilabelAccuracy",
+    "SumMetric",
     "accuracy",
 ]
 
@@ -291,7 +292,40 @@ def accuracy(preds: Any, target: Any, task: str, **settings: Any) -> Tensor:
     return Accuracy(task, **settings)(preds, target)
 
 
-class MeanMetric(_Kept):
+class _OfValues(_Kept):
+    """What the mean and the sum of values have in common: what becomes of NaN."""
+
+    def __init__(self, nan_strategy: Any = "warn", **kwargs: Any) -> None:
+        named = ("error", "warn", "ignore", "disable")
+        if nan_strategy not in named and not isinstance(nan_strategy, float):
+            msg = (
+                f"{type(self).__name__}(nan_strategy={nan_strategy!r}): a float, or one of "
+                f"{', '.join(named)}"
+            )
+            raise BackendError(msg)
+        self.nan_strategy = nan_strategy
+        super().__init__(**kwargs)
+
+    def _known(self, value: Any, weight: Any = 1.0) -> tuple[Any, Any]:
+        """Return values and weights of one shape, with what stands for NaN in its place."""
+        values = _array(value).astype(np.float64)
+        weights = np.broadcast_to(_array(weight).astype(np.float64), values.shape)
+        bad = np.isnan(values) | np.isnan(weights)
+        if bad.any() and self.nan_strategy != "disable":
+            if self.nan_strategy == "error":
+                msg = f"{type(self).__name__}: a value is NaN"
+                raise RuntimeError(msg)
+            if self.nan_strategy == "warn":
+                warnings.warn(f"{type(self).__name__} leaves NaN out", PortWarning, stacklevel=3)
+            filled = isinstance(self.nan_strategy, float)
+            values = np.where(bad, self.nan_strategy if filled else 0.0, values)
+            weights = np.where(bad, 1.0 if filled else 0.0, weights)
+        elif self.nan_strategy == "disable":
+            weights = np.ones_like(values)  # torchmetrics forgets the weights there
+        return values, weights
+
+
+class MeanMetric(_OfValues):
     """The mean of the values that it is given, as ``torchmetrics.MeanMetric``.
 
     Args:
@@ -301,42 +335,40 @@ class MeanMetric(_Kept):
         **kwargs: settings of torchmetrics' Metric that change nothing in one process.
     """
 
-    def __init__(self, nan_strategy: Any = "warn", **kwargs: Any) -> None:
-        named = ("error", "warn", "ignore", "disable")
-        if nan_strategy not in named and not isinstance(nan_strategy, float):
-            msg = (
-                f"MeanMetric(nan_strategy={nan_strategy!r}): a float, or one of {', '.join(named)}"
-            )
-            raise BackendError(msg)
-        self.nan_strategy = nan_strategy
-        super().__init__(**kwargs)
-
     def reset(self) -> None:
         """Forget what was seen."""
         self._counts = np.zeros(2)
 
     def update(self, value: Any, weight: Any = 1.0) -> None:
         """Keep values, of any shape, with weights that broadcast to it."""
-        values = _array(value).astype(np.float64)
-        weights = np.broadcast_to(_array(weight).astype(np.float64), values.shape)
-        bad = np.isnan(values) | np.isnan(weights)
-        if bad.any() and self.nan_strategy != "disable":
-            if self.nan_strategy == "error":
-                msg = "MeanMetric: a value is NaN"
-                raise RuntimeError(msg)
-            if self.nan_strategy == "warn":
-                warnings.warn("MeanMetric leaves NaN out", PortWarning, stacklevel=2)
-            filled = isinstance(self.nan_strategy, float)
-            values = np.where(bad, self.nan_strategy if filled else 0.0, values)
-            weights = np.where(bad, 1.0 if filled else 0.0, weights)
-        elif self.nan_strategy == "disable":
-            weights = np.ones_like(values)  # torchmetrics forgets the weights there
+        values, weights = self._known(value, weight)
         self._counts = self._counts + np.asarray([(values * weights).sum(), weights.sum()])
 
     def compute(self) -> Tensor:
         """Return the mean: a float32 scalar, NaN where nothing was given."""
         total, weight = self._counts
         return Tensor(total / weight if weight else np.nan, ms.float32)
+
+
+class SumMetric(_OfValues):
+    """The sum of the values that it is given, as ``torchmetrics.SumMetric``.
+
+    Args:
+        nan_strategy: as ``MeanMetric`` takes it.
+        **kwargs: settings of torchmetrics' Metric that change nothing in one process.
+    """
+
+    def reset(self) -> None:
+        """Forget what was seen."""
+        self._counts = np.zeros(1)
+
+    def update(self, value: Any) -> None:
+        """Keep values, of any shape."""
+        self._counts = self._counts + self._known(value)[0].sum()
+
+    def compute(self) -> Tensor:
+        """Return the sum: a float32 scalar."""
+        return Tensor(self._counts[0], ms.float32)
 
 
 def _array(value: Any) -> Any:

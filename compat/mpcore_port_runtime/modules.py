@@ -66,6 +66,7 @@ _LOADED = ("_load_from_state_dict", "_load_state_dict_pre_hooks", "_load_state_d
 _SAVED = ("_save_to_state_dict", "_state_dict_pre_hooks", "_state_dict_hooks")
 _NORM = {"gamma": "weight", "beta": "bias"}
 _STATISTICS = {"moving_mean": "running_mean", "moving_variance": "running_var"}
+_OF_STATISTICS = {other: one for one, other in _STATISTICS.items()}
 _TORCH = {
     nn.BatchNorm1d: _NORM | _STATISTICS,
     nn.BatchNorm2d: _NORM | _STATISTICS,
@@ -125,12 +126,28 @@ def hold(owner: Any, name: str, value: Any) -> None:
 
 def renews_buffer(owner: Any, name: str, value: Any) -> bool:
     """Register a buffer anew, and return whether it is one; it stays in the state, or out of it."""
-    if not isinstance(value, Tensor) or name not in owner.__dict__.get("_buffers", ()):
+    if not isinstance(value, Tensor):
+        return False
+    word = _OF_STATISTICS.get(name, name)
+    if word in _STATISTICS and word in owner.__dict__.get("_params", ()):
+        _renew_statistics(owner, word, value)
+        return True
+    if name not in owner.__dict__.get("_buffers", ()):
         return False
     kept = name not in owner._non_persistent_buffers_set
     plain = value.value() if isinstance(value, ms.Parameter) else value
     owner.register_buffer(name, plain, persistent=kept)
     return True
+
+
+def _renew_statistics(norm: Any, word: str, value: Any) -> None:
+    """Give a norm other statistics, of another size perhaps: they are no buffers in MindSpore."""
+    held = norm._params[word]
+    if held.shape == value.shape and held.dtype == value.dtype:
+        held.set_data(value)
+    else:
+        plain = value.value() if isinstance(value, ms.Parameter) else value
+        norm._params[word] = ms.Parameter(plain, name=held.name, requires_grad=False)
 
 
 def holds(owner: Any, name: str) -> bool:

@@ -9,6 +9,7 @@ from mindspore import nn, ops
 
 from mpcore.errors import BackendError
 from mpcore_port_runtime.in_place import put
+from mpcore_port_runtime.modules import renews_buffer
 from mpcore_port_runtime.recorded import resume
 
 __all__ = ["BatchNorm1d", "BatchNorm2d", "BatchNorm3d", "GroupNorm", "batch_norm"]
@@ -95,6 +96,11 @@ class _Norm:
         held = getattr(self, "bn2d", self)  # of BatchNorm3d
         _forget(held, *(() if affine else ("gamma", "beta")), *(() if bias else ("beta",)))
         _forget(held, *(() if track_running_stats else ("moving_mean", "moving_variance")))
+
+    def register_buffer(self, name: str, tensor: Any, persistent: bool = True) -> None:
+        """Keep a tensor; one of the name of torch's statistics takes their place."""
+        if not renews_buffer(self, name, tensor):
+            super().register_buffer(name, tensor, persistent=persistent)  # type: ignore[misc]
 
     def construct(self, x: Any) -> Any:
         """Return ``x`` (N, C, ...) with each channel normalised, in float32.

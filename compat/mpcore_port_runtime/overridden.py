@@ -118,14 +118,19 @@ class own_train:  # noqa: N801  # a decorator
 
 @wraps(_SET_TRAIN)
 def _set_train(self: Any, mode: bool = True) -> Any:
+    # torch calls each train before the modes below it are set: `if self.training and not mode`
+    before = [(inner, inner.training) for _, inner in self.cells_and_names() if inner is not self]
     _SET_TRAIN(self, mode)
-    _tell(self, mode)
+    _tell(self, mode, {id(inner): training for inner, training in before})
     return self
 
 
-def _tell(cell: Any, mode: bool) -> None:
+def _tell(cell: Any, mode: bool, before: dict[int, bool]) -> None:
     for inner in cell.cells():
         if inner is not None and type(inner).set_train is not _set_train:
+            for _, one in inner.cells_and_names():
+                if id(one) in before:
+                    one.add_flags(training=before[id(one)])
             inner.set_train(mode)
         elif inner is not None:
-            _tell(inner, mode)
+            _tell(inner, mode, before)

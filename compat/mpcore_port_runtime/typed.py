@@ -29,6 +29,7 @@ __all__ = [
     "number",
     "own",
     "shown",
+    "singles",
 ]
 
 Tensor.__array_priority__ = 1000  # as torch's: numpy leaves `np.sqrt(2.0) * tensor` to the tensor
@@ -131,6 +132,19 @@ def index(value: Any) -> Any:
 def number(value: Any) -> Any:
     """Return a number of Python's for one of numpy's, anything else as it is."""
     return value.item() if isinstance(value, np.generic) else value
+
+
+def singles(values: Any) -> Any:
+    """Return numbers for the tensors of one number in a list, of any shape, as torch.tensor does.
+
+    Args:
+        values: a list or tuple, of others perhaps; what is no such tensor stays as it is.
+    """
+    if isinstance(values, (list, tuple)):
+        return [singles(value) for value in values]
+    if isinstance(values, Tensor) and values.ndim and values.size == 1:
+        return values.reshape(())
+    return values
 
 
 def new(value: Any, *given: Any) -> Any:

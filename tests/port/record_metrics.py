@@ -37,6 +37,12 @@ MEANS: list[tuple[dict[str, Any], list[Any]]] = [
     ({"nan_strategy": 2.0}, [[1.0], [[float("nan"), 4.5], [2.0, 3.0]]]),
     ({"nan_strategy": "disable"}, [[1.0], [[8.0, 4.5], [2.0, 3.0]]]),
 ]
+SUMS: list[tuple[dict[str, Any], list[Any]]] = [
+    ({}, [1.0, [2.0, 4.5], [[3.0], [0.5]]]),
+    ({"sync_on_compute": False, "nan_strategy": "ignore"}, [1.0, [float("nan"), 4.5]]),
+    ({"nan_strategy": 2.0}, [1.0, [float("nan"), 4.5]]),
+    ({"nan_strategy": "disable"}, [1.0, [8.0, 4.5]]),
+]
 
 
 def batches(kind: str) -> list[list[Any]]:
@@ -83,8 +89,15 @@ def main() -> None:
         for value in values:
             mean.update(*[torch.tensor(one) for one in value])
         means.append([given, values, mean.compute().item()])
+    sums = []
+    for given, values in SUMS:
+        total = torchmetrics.SumMetric(**given)
+        alone = [total(torch.tensor(value)).item() for value in values]
+        sums.append([given, values, alone, total.compute().item()])
     to = Path(__file__).parent / "traces" / "metrics.json"
-    to.write_text(json.dumps({"accuracy": rows, "mean": means}) + "\n", encoding="utf-8")
+    to.write_text(
+        json.dumps({"accuracy": rows, "mean": means, "sum": sums}) + "\n", encoding="utf-8"
+    )
 
 
 if __name__ == "__main__":

@@ -40,6 +40,16 @@ def test_mean_of_what_is_logged(given, values, whole):
     np.testing.assert_allclose(metric.compute().asnumpy(), whole, rtol=1e-6)
 
 
+@pytest.mark.parametrize(("given", "values", "alone", "whole"), TRACES["sum"])
+def test_sum_of_what_is_logged(given, values, alone, whole):
+    metric = port.metrics.SumMetric(**given)
+    for value, of_one in zip(values, alone, strict=True):
+        np.testing.assert_allclose(metric(ms.Tensor(value, ms.float32)).asnumpy(), of_one)
+    np.testing.assert_allclose(metric.compute().asnumpy(), whole, rtol=1e-6)
+    metric.reset()
+    assert metric.compute() == 0
+
+
 def test_classes_by_their_tasks_average_over_classes():
     found, wanted = batches("scores")[0]
     batch = ms.Tensor(found, ms.float32), ms.Tensor(wanted, ms.int64)

@@ -82,6 +82,7 @@ from mpcore_port.mindspore.rules.values.indexes import EmptyRule, IndexRule
 from mpcore_port.mindspore.rules.values.joined import JoinedRule
 from mpcore_port.mindspore.rules.values.kept_names import AliasOfDataRule
 from mpcore_port.mindspore.rules.values.leaves import LeafRule
+from mpcore_port.mindspore.rules.values.masters import MastersRule
 from mpcore_port.mindspore.rules.values.numbers import GivenNumberRule, NumberRule
 from mpcore_port.mindspore.rules.values.repeats import RepeatRule
 from mpcore_port.mindspore.rules.values.strides import StrideRule
@@ -161,6 +162,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         JoinedRule(),
         KindRule(),
         LeafRule(),
+        MastersRule(),
         NumberRule(),
         RepeatRule(),
         ReplacedRule(),

@@ -98,7 +98,8 @@ class DeviceOfSettings(Rule):
         name = at.names.called(old)
         if name == "torch.device" and old.args:
             word, sets = _setting_of(old.args[0].value), _SETS
-            if word and word.endswith(("device", "accelerator")) and not _is_set(word, sets, at):
+            named = word.lower().endswith(("device", "accelerator"))
+            if named and not _is_set(word, sets, at):
                 at.unproven(self, old, self.reason, new)
         elif name in _JOINS:
             given = arguments(old, _JOINS[name]).get("backend")

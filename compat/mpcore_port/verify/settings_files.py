@@ -7,6 +7,7 @@ import builtins
 import functools
 import importlib
 import importlib.util
+import io
 import os
 import re
 import shutil
@@ -16,6 +17,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from mpcore_port.settings_files import KINDS, on_npu
 from mpcore_port.verify import checkpoints, outside, written_files
 from mpcore_port.verify.absent import FILES, may_raise
 from mpcore_port.verify.synthetic import Missing, missing
@@ -62,11 +64,11 @@ def install(folders: Sequence[str], named: Sequence[str] = ()) -> None:
         if not _is_text(file) or any(letter in mode for letter in "wax+"):
             return _OPEN(file, mode, *args, **kwargs)
         try:
-            return _OPEN(file, mode, *args, **kwargs)
+            return _settings(file, mode) or _OPEN(file, mode, *args, **kwargs)
         except OSError:
             found = _found(str(file), folders)
             if found is not None:
-                return _OPEN(found, mode, *args, **kwargs)
+                return _settings(found, mode) or _OPEN(found, mode, *args, **kwargs)
             if _may_raise():
                 raise
             absent = missing(f"open({Path(str(file)).name!r})")
@@ -84,6 +86,22 @@ def install(folders: Sequence[str], named: Sequence[str] = ()) -> None:
             _tolerate(importlib.import_module(held), last)
     checkpoints.install(_may_raise)
     outside.install()
+
+
+def _settings(file: Any, mode: str) -> Any:
+    """Return settings as a port to an NPU has to find them, ``device: npu``; None for others."""
+    path = Path(str(file))
+    if "torch_npu" not in sys.modules or path.suffix not in KINDS or not path.is_file():
+        return None
+    if path.stat().st_size > _LARGEST:
+        return None
+    try:
+        made, lines = on_npu(path.read_bytes().decode())
+    except UnicodeDecodeError:
+        return None
+    if not lines:
+        return None
+    return io.BytesIO(made.encode()) if "b" in mode else io.StringIO(made)
 
 
 def _or_beside(asked: Any, folders: Sequence[str]) -> Any:

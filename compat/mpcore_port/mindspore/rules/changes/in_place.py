@@ -236,6 +236,8 @@ def _written(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
     graded = records_a_pass(old, chain, [arg.value for arg in old.args], at)
     if graded and not isinstance(chain, cst.Name):
         return None
+    if (changed := _changed_again(name, old, new, at)) is not None:
+        return _noted(rule, old, changed, at, _IN_IT)
     target, before = _write_before(fresh, at)
     if before is target and not is_ungraded(old, at):  # gradients may need its old values
         before = cst.Call(cst.Attribute(before, cst.Name("copy")))
@@ -274,6 +276,17 @@ def _root(part: Any) -> str:
             return ""
         node = node.value
     return node.value if isinstance(node, cst.Name) else ""
+
+
+def _changed_again(name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+    """Return one change for ``x[:, 1:].mul_(a).add_(b)``, whose first part has become a call."""
+    held = new.func.value  # type: ignore[attr-defined]
+    if not isinstance(held, cst.Call) or code_of(held.func) != wording(at, "port.part_changed"):
+        return None
+    value = plain_call(name, old, new, held.args[2].value, at)
+    if value is None:
+        return None
+    return held.with_changes(args=[*held.args[:2], held.args[2].with_changes(value=value)])
 
 
 def _write_before(target: Any, at: At) -> tuple[Any, Any]:

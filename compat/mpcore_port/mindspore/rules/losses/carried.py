@@ -43,9 +43,9 @@ def constant(nodes: Iterable[cst.CSTNode], names: set[str]) -> bool:
 def through(nodes: Sequence[cst.CSTNode], names: set[str], at: At) -> bool:
     """Return whether a gradient surely goes through each of ``names``: all that reads it is seen.
 
-    A helper that is handed one may detach it.
+    A helper that is handed one may detach it; so may a statement that reads what holds a part.
     """
-    if attached(nodes, names) != names:
+    if attached(nodes, names) != names or not names <= _reaching(nodes):
         return False
     return not any(
         _is_helper(call, at) and read(arg.value) & names
@@ -53,6 +53,34 @@ def through(nodes: Sequence[cst.CSTNode], names: set[str], at: At) -> bool:
         for call in calls_in(node)
         for arg in call.args
     )
+
+
+def _reaching(nodes: Sequence[cst.CSTNode]) -> set[str]:
+    """Return the names that the last of ``nodes`` is made of by way of the others, not detached."""
+    every = {name for node in nodes for name in (*assigned(node), *read(node))}
+    found = attached(nodes[-1:], every)
+    for node in reversed(nodes[:-1]):
+        for names, value in _one_by_one(node):
+            found |= attached([value], every) if names & found else set()
+    return found
+
+
+def _one_by_one(node: cst.CSTNode) -> list[tuple[set[str], cst.CSTNode]]:
+    """Return the names that a statement assigns, each with what gives it: ``a, b = x, y[0]``."""
+    small = node.body[0] if isinstance(node, cst.SimpleStatementLine) else None
+    if isinstance(small, cst.Assign) and len(small.targets) == 1:
+        target, value = small.targets[0].target, small.value
+        if (
+            isinstance(target, cst.Tuple)
+            and isinstance(value, cst.Tuple)
+            and len(target.elements) == len(value.elements)
+            and not any(
+                isinstance(e, cst.StarredElement) for e in (*target.elements, *value.elements)
+            )
+        ):
+            pairs = zip(target.elements, value.elements, strict=True)
+            return [({code_of(one.value)}, given.value) for one, given in pairs]
+    return [(set(assigned(node)), node)]
 
 
 def _is_helper(call: cst.Call, at: At) -> bool:

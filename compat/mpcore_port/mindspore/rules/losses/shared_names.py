@@ -79,8 +79,12 @@ class SharedNames:
             self._scopes[id(root)] = _parts(root)
         outside = _outside(self._scopes[id(root)], skipped)
         plan.word = "global" if top else "nonlocal"
+        own = {n for p in plan.places for n in assigned(plan.block.body[p])}
+        own |= {name for line in plan.front for name in assigned(line)}
         for name in dict.fromkeys(made):
-            if name in before or (name in outside.read and name != plan.bound):
+            # what is computed once more alone stays outside as the loss before has made it
+            asked = name in outside.read and name != plan.bound and name in own
+            if name in before or asked:
                 plan.kept.append(name)
         if not top:
             declared = self.names.scope_of(root).outer

@@ -24,6 +24,7 @@ from mpcore_port.mindspore.rules.losses.inputs import (
     gradient_call,
     has_unused,
 )
+from mpcore_port.mindspore.rules.losses.names_in import assigned
 from mpcore_port.mindspore.rules.losses.penalties import LACKS
 from mpcore_port.mindspore.rules.losses.plan import plans_of, trains_nothing
 from mpcore_port.mindspore.rules.losses.released import asked_names
@@ -61,6 +62,23 @@ def _lonely(at: At) -> dict[int, list[str]]:
         branch: [n for n in every if n in asked] for branch, every in made_in_branches(at).items()
     }
     return {branch: names for branch, names in alone.items() if names}
+
+
+def _bound_in_all(branch: Any, names: list[str]) -> Any:
+    """Return branches of which each binds some names, by None where it has bound them not."""
+    if branch is None:
+        lines = [cst.parse_statement(f"{name} = None") for name in names]
+        return cst.Else(cst.IndentedBlock(lines))
+    held = set(assigned(branch.body))
+    lines = [cst.parse_statement(f"{name} = None") for name in names if name not in held]
+    body = branch.body
+    if lines and not isinstance(body, cst.IndentedBlock):
+        body = cst.IndentedBlock([cst.SimpleStatementLine(body.body)])
+    if lines:
+        branch = branch.with_changes(body=body.with_changes(body=[*body.body, *lines]))
+    if isinstance(branch, cst.Else):
+        return branch
+    return branch.with_changes(orelse=_bound_in_all(branch.orelse, names))
 
 
 _HANDED = "`{}` is handed in"
@@ -278,12 +296,16 @@ class TrainingRule(PortRule):
         return made.with_changes(semicolon=new.semicolon)
 
     def _both_branches(self, old: cst.If, new: cst.If, at: At) -> Any:
-        """Bind scalers that one branch alone makes: ``port.loss`` asks for them in both."""
-        targets = at.once(_lonely).get(id(old))
-        if targets is None or old.orelse is not None:
-            return None
-        lines = [cst.parse_statement(f"{target} = None") for target in targets]
-        return new.with_changes(orelse=cst.Else(cst.IndentedBlock(lines)))
+        """Bind scalers that one branch alone makes: ``port.loss`` asks for them in all."""
+        above = at.names.parents.get(old)
+        if isinstance(above, cst.If) and above.orelse is old:
+            return None  # by the first of them
+        lonely, targets = at.once(_lonely), list[str]()
+        one: Any = old
+        while isinstance(one, cst.If):
+            targets += [name for name in lonely.get(id(one), ()) if name not in targets]
+            one = one.orelse
+        return _bound_in_all(new, targets) if targets else None
 
     def _started(self, old: Any, new: Any, at: At) -> Any:
         """Bind the names that a loss's function changes for its next turn, where a block begins."""

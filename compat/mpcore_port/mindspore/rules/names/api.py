@@ -49,7 +49,12 @@ from mpcore_port.mindspore.rules.place import (
     wants_gradient,
     wording,
 )
-from mpcore_port.mindspore.rules.values.held_otherwise import of_a_queue, of_any_row, of_no_size
+from mpcore_port.mindspore.rules.values.held_otherwise import (
+    of_a_queue,
+    of_any_row,
+    of_no_size,
+    of_single_ones,
+)
 from mpcore_port.mindspore.tables import FILES, table
 from mpcore_port.mindspore.unseen import CHECKED, by_signature, is_checked
 from mpcore_port.names import code_of, expression
@@ -71,7 +76,7 @@ _WAYS = {
     "pytorch_lightning": "write its loop out, and port that",
     "timm": "of it what training scripts take is ported; the package mindcv has its usual networks",
     "torch_geometric": "the package mindspore_gl has its usual layers",
-    "torchmetrics": "of it Accuracy and MeanMetric are ported; mindspore.train has other metrics",
+    "torchmetrics": "of it Accuracy, MeanMetric, SumMetric are ported; mindspore.train has others",
     "transformers": (
         "of it networks that were compared with mindone's are ported, such as BertModel; mindone "
         "0.5 has many of the others under the same names, whose numbers nobody compared"
@@ -227,7 +232,7 @@ class CallRule(PortRule):
         asked, new = without_own_settings(name, old, new, at)
         try:
             new, row = weights_alone(old, new, row, at) or (new, row)
-            new = of_a_queue(name, old, new, at)
+            new = of_single_ones(name, old, of_a_queue(name, old, new, at), at)
             made = started_in_part(map_call(named(at, row), new), at)
             made = of_any_row(name, old, of_no_size(name, old, made), at)
         except Refused as exc:

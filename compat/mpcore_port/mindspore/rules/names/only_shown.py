@@ -91,7 +91,8 @@ def is_only_shown(node: cst.CSTNode, at: At) -> bool:
         elif isinstance(outer, cst.Assign):
             if sets_switches(outer, at):
                 return True
-            return outer.value is child is node and _is_name_shown(outer, at)
+            alone = child is node or isinstance(child, (cst.List, cst.Tuple))
+            return outer.value is child and alone and _is_name_shown(outer, at)
         elif not isinstance(outer, _TEXTS) or (
             isinstance(outer, cst.IfExp) and outer.test is child
         ):

@@ -12,10 +12,11 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["of_a_queue", "of_any_row", "of_no_size"]
+__all__ = ["of_a_queue", "of_any_row", "of_no_size", "of_single_ones"]
 
 _OF_NUMBERS = ("torch.tensor", "torch.as_tensor")
 _QUEUE = "collections.deque"
+_MEANS = ("avg", "val")  # what meters of scripts call what they were given
 
 
 def of_a_queue(name: str, old: cst.Call, new: cst.Call, at: At) -> cst.Call:
@@ -26,6 +27,41 @@ def of_a_queue(name: str, old: cst.Call, new: cst.Call, at: At) -> cst.Call:
         return new
     made = cst.parse_expression(f"list({code_of(new.args[0].value)})")
     return new.with_changes(args=[new.args[0].with_changes(value=made), *new.args[1:]])
+
+
+def of_single_ones(name: str, old: cst.Call, new: cst.Call, at: At) -> cst.Call:
+    """Return ``torch.tensor(port.singles([a, b]))`` where ``a`` may be a tensor of one number.
+
+    Torch takes it as that number, of any shape; MindSpore keeps its axes, or raises.
+    """
+    if name not in _OF_NUMBERS or not old.args or old.args[0].keyword or old.args[0].star:
+        return new
+    if not _may_hold_tensors(old.args[0].value, at):
+        return new
+    made = cst.parse_expression(wording(at, f"port.singles({code_of(new.args[0].value)})"))
+    return new.with_changes(args=[new.args[0].with_changes(value=made), *new.args[1:]])
+
+
+def _may_hold_tensors(node: Any, at: At) -> bool:
+    """Return whether a list that is written there has parts that are made of what is no number."""
+    if isinstance(node, (cst.List, cst.Tuple)):
+        return any(
+            _may_hold_tensors(one.value, at) or _may_be_tensor(one.value, at)
+            for one in node.elements
+        )
+    return isinstance(node, cst.ListComp) and at.values.kind(node.elt) == "tensor"
+
+
+def _may_be_tensor(node: Any, at: At) -> bool:
+    """Return whether something is a tensor, one of several that a call gives, or a mean of such."""
+    if at.values.kind(node) == "tensor":
+        return True
+    if isinstance(node, cst.Attribute):
+        return node.attr.value in _MEANS and isinstance(node.value, cst.Name)
+    if not isinstance(node, cst.Name):
+        return False
+    held = at.names.meanings(node)
+    return any(b.kind == "element" and isinstance(b.value, cst.Call) for b in held)
 
 
 def of_no_size(name: str, old: cst.Call, made: Any) -> Any:

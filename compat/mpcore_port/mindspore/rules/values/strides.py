@@ -31,12 +31,23 @@ class StrideRule(PortRule):
         """Rewrite one subscript that is read."""
         if at.options.plain or not _has_middle_step(old) or is_set(old, at):
             return None
+        if _is_written(old, at):
+            return None
         if at.values.kind(old.value) == "neutral":
             return None
         held = cst.Call(cst.parse_expression(wording(at, "port.strided")), [cst.Arg(new.value)])
         made = new.with_changes(value=held)
         at.note(self, old, made)
         return made
+
+
+def _is_written(node: cst.Subscript, at: At) -> bool:
+    """Return whether a method in place writes to it, as in ``boxes[:, 0::2].clamp_(0, 1)``."""
+    held = at.names.parents.get(node)
+    if not isinstance(held, cst.Attribute) or not held.attr.value.endswith("_"):
+        return False
+    call = at.names.parents.get(held)
+    return isinstance(call, cst.Call) and call.func is held
 
 
 def _has_middle_step(node: cst.Subscript) -> bool:
