@@ -181,6 +181,8 @@ class MethodRule(PortRule):
             return made
         given = name == "detach" and _is_given(holder, at)  # of no array: it is bound anew there
         of_network = of_network or name in _NOBODY_ELSES
+        if name == "requires_grad_" and _is_put_into_a_mode(holder, at):
+            return self._wrap(old, new, at, "port.requires_grad_")
         if is_plain_object(at, holder) and not (of_network or given):
             return None
         if name == "requires_grad_" and copied(at, holder) is not None and of_network:
@@ -639,6 +641,26 @@ def _with_torchs_words(call: cst.Call) -> cst.Call:
         for arg in call.args
     ]
     return call.with_changes(args=args)
+
+
+def _is_put_into_a_mode(node: Any, at: At) -> bool:
+    """Return whether this is ``net.eval()``, or a name of what a class of another file makes."""
+    if isinstance(node, (cst.Name, cst.Attribute)):
+        return any(_is_made_elsewhere(one, at) for one in at.names.origins(node))
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value in ("eval", "train"):
+            return True  # networks have modes, and give themselves back
+        node = node.func.value if node.func.attr.value in ("to", "cuda", "cpu") else None
+    return False
+
+
+def _is_made_elsewhere(node: Any, at: At) -> bool:
+    """Return whether a class that the file imports is called, by its capital; not torch's."""
+    while isinstance(node, cst.Call) and at.names.called(node) is None:
+        node = node.func.value if isinstance(node.func, cst.Attribute) else None
+    name = at.names.called(node) or "" if isinstance(node, cst.Call) else ""
+    last = name.rpartition(".")[2]
+    return last[:1].isupper() and name.partition(".")[0] != "torch"
 
 
 def _is_own_method(call: Any, at: At) -> bool:
