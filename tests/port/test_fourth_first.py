@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ports import FILLED, beside, ported
+from .ports import FILLED, beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -71,3 +71,89 @@ made.append(net.weight.detach())
 
 def test_rows_of_weights_are_written(tmp_path: Path) -> None:
     beside(ROWS, tmp_path)
+
+
+STREAMS = """import torch
+class Pair:
+    def __init__(self, tensors, mask):
+        self.tensors = tensors
+        self.mask = mask
+    def record_stream(self, *args, **kwargs):
+        self.tensors.record_stream(*args, **kwargs)
+        if self.mask is not None:
+            self.mask.record_stream(*args, **kwargs)
+made = []
+pair = Pair(torch.ones(2), torch.zeros(2))
+made.append(pair.tensors)
+"""
+
+
+def test_what_asks_for_no_argument_takes_starred_ones() -> None:
+    found = ported(STREAMS)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+
+
+TRACED = (
+    FILLED
+    + """net = filled(nn.Linear(2, 3))
+made.append(net(torch.ones(1, 2)))
+net.act = torch.jit.trace(nn.ReLU(), torch.randn(1, 3))
+traced = torch.jit.trace(net, torch.ones(1, 2))
+made.append(traced(torch.ones(1, 2)))
+"""
+)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_what_is_traced_runs_as_it_is(tmp_path: Path) -> None:
+    beside(TRACED, tmp_path)
+    kept = TRACED + 'traced.save("net.pt")\n'
+    assert [edit for edit in ported(kept).edits if edit.kind == "refused"]
+
+
+def test_settings_of_torchs_process_are_asked_for() -> None:
+    script = """import torch
+from transformers.utils import is_torch_bf16_available, is_torch_tf32_available
+threads = torch.get_num_threads()
+torch.set_num_threads(1)
+dtype = torch.bfloat16 if is_torch_bf16_available() else torch.float16
+if is_torch_tf32_available():
+    torch.backends.cuda.matmul.allow_tf32 = True
+torch.set_num_threads(threads)
+"""
+    found = ported(script)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    assert "runtime_num_threads" in found.text
+
+
+def test_accelerate_writes_the_weights_alone(tmp_path: Path) -> None:
+    script = f"""import torch
+from accelerate import Accelerator
+from safetensors.torch import load_file
+accelerator = Accelerator()
+net = torch.nn.Linear(2, 3)
+net = accelerator.prepare(net)
+accelerator.save_model(net, {str(tmp_path / "kept")!r})
+made = load_file({str(tmp_path / "kept" / "model.safetensors")!r})
+accelerator.save_model(net, {str(tmp_path / "whole")!r}, safe_serialization=False)
+other = torch.load({str(tmp_path / "whole" / "pytorch_model.bin")!r})
+weight = net.weight
+"""
+    held = loaded(ported(script).text, tmp_path)
+    assert set(held["made"]) == set(held["other"]) == {"weight", "bias"}
+    assert (held["made"]["weight"].asnumpy() == held["weight"].asnumpy()).all()
+
+
+FROZEN = """import torch
+from other import VQ
+net = VQ().to("cuda")
+net.requires_grad_(False)
+net.eval().requires_grad_(False)
+net.to("cuda").eval().requires_grad_(False)
+"""
+
+
+def test_networks_of_other_files_are_frozen() -> None:
+    text = ported(FROZEN).text
+    assert text.count("port.requires_grad_(") == 3
+    assert ".requires_grad_(False)" not in text
