@@ -157,3 +157,59 @@ def test_networks_of_other_files_are_frozen() -> None:
     text = ported(FROZEN).text
     assert text.count("port.requires_grad_(") == 3
     assert ".requires_grad_(False)" not in text
+
+
+PLACES = (
+    FILLED
+    + """class Losses(nn.Module):
+    def __init__(self, wanted):
+        super().__init__()
+        {held}
+    def forward(self, x):
+        parts = [one(x).pow(2).sum() for one in self.parts if one is not None]
+        return sum(parts) + len(self.parts)
+net = filled(Losses([True, False, True]))
+loss = net(torch.ones(1, 2))
+loss.backward()
+made += [loss.detach(), net.parts[2].weight.grad, net.parts[1] is None]
+made.append([name for name, _ in net.named_parameters()] == {names})
+"""
+)
+NAMES = '["parts.0.weight", "parts.0.bias", "parts.2.weight", "parts.2.bias"]'
+
+
+@pytest.mark.parametrize(
+    "held",
+    [
+        "self.parts = nn.ModuleList([nn.Linear(2, 1) if one else None for one in wanted])",
+        "some = [nn.Linear(2, 1) if one else None for one in wanted]\n"
+        "        self.parts = nn.ModuleList(some)",
+    ],
+)
+def test_lists_of_networks_have_empty_places(held: str, tmp_path: Path) -> None:
+    beside(PLACES.format(held=held, names=NAMES), tmp_path)
+
+
+CHECKS = (
+    FILLED
+    + """class Net(nn.Module):
+    def __init__(self, size):
+        super().__init__()
+        self._init_check(size)
+        self._params = size
+        self._scope = nn.Linear(size, 1)
+    def _init_check(self, size):
+        if size != 2:
+            raise ValueError("size")
+    def forward(self, x):
+        return self._scope(x) * self._params
+net = filled(Net(2))
+loss = net(torch.ones(1, 2)).sum()
+loss.backward()
+made += [loss.detach(), net._scope.weight.grad]
+"""
+)
+
+
+def test_hidden_names_of_cells_are_left_to_them(tmp_path: Path) -> None:
+    beside(CHECKS, tmp_path)

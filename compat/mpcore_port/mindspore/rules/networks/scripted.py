@@ -1,4 +1,4 @@
-"""What torch.jit.script and torch.jit.trace give, where a script asks it for what a network has not."""
+"""What torch.jit.script and torch.jit.trace give, where a script asks for what no network has."""
 
 from __future__ import annotations
 
