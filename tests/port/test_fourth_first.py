@@ -213,3 +213,66 @@ made += [loss.detach(), net._scope.weight.grad]
 
 def test_hidden_names_of_cells_are_left_to_them(tmp_path: Path) -> None:
     beside(CHECKS, tmp_path)
+
+
+HEIRS = """import torch
+try:
+    from apex.normalization import FusedLayerNorm as Norm
+except ImportError:
+    from torch.nn import LayerNorm as Norm
+class Scaled(Norm):
+    {init}
+    def forward(self, x):
+        return super().forward(x) * 2
+made = []
+net = Scaled({given})
+loss = (net(torch.arange(8.0).view(2, 4)) ** 2 * torch.arange(4.0)).sum()
+loss.backward()
+made += [loss.detach(), net.weight.grad, net.bias.grad]
+"""
+INIT = """def __init__(self, size, eps=1e-3):
+        super().__init__(size, eps=eps, elementwise_affine=True)
+        self.size = size
+"""
+
+
+@pytest.mark.parametrize(("init", "given"), [(INIT, "4"), ("", "(4,), 1e-3"), ("", "4, eps=1e-3")])
+def test_norms_of_apex_have_heirs(init: str, given: str, tmp_path: Path) -> None:
+    beside(HEIRS.format(init=init, given=given), tmp_path)
+
+
+OWN_STEP = (
+    FILLED
+    + """from torch.optim import Optimizer
+def moved(p, held, grad, lr):
+    grad = grad.float()
+    held.mul_(0.9).add_(grad + 0.1 * p.float(), alpha=0.1)
+    p.add_(held, alpha=-lr)
+class Own(Optimizer):
+    def __init__(self, params, lr=0.1):
+        super().__init__(params, dict(lr=lr))
+    def step(self, closure=None, scale=1.0):
+        for group in self.param_groups:
+            for p in group["params"]:
+                state = self.state[p]
+                if not state:
+                    state["held"] = torch.zeros_like(p.data)
+                moved(p.data, state["held"], p.grad.data / scale, group["lr"])
+def back(loss, scale):
+    loss = loss * scale
+    loss.backward()
+    return loss
+net = filled(nn.Linear(2, 1))
+opt = Own(net.parameters())
+for i in range(2):
+    loss = net(torch.ones(3, 2) + i).pow(2).mean()
+    loss = back(loss, 4.0)
+    opt.step(scale=4.0)
+    net.zero_grad()
+    made += [loss.detach(), net.weight.detach().clone()]
+"""
+)
+
+
+def test_steps_of_own_optimizers_are_given_numbers(tmp_path: Path) -> None:
+    beside(OWN_STEP, tmp_path)

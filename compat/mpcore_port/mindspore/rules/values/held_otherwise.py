@@ -70,7 +70,7 @@ def _is_list(node: Any, at: At, seen: frozenset[int] = frozenset()) -> bool:
 
 
 def _may_hold_none(node: Any, at: At) -> bool:
-    """Return whether a place of a list may be left empty: ``[A() if one else None for one in x]``."""
+    """Return whether a place of a list may be empty: ``[A() if one else None for one in x]``."""
     if isinstance(node, (cst.Name, cst.Attribute)):
         held = [one for one in at.names.origins(node) if one is not node]
         return any(_may_hold_none(one, at) for one in held)
