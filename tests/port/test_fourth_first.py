@@ -276,3 +276,22 @@ for i in range(2):
 
 def test_steps_of_own_optimizers_are_given_numbers(tmp_path: Path) -> None:
     beside(OWN_STEP, tmp_path)
+
+
+FILLS = """import torch
+made = []
+x = torch.arange(6.0).view(2, 3)
+mask = x > 2
+for size in torch.tensor([[3, 4], [5, 2]]):
+    high, wide = size
+    made.append(x.masked_fill(mask, max(high, wide) * 8))
+    made.append(x.masked_fill(~mask, size[0]))
+    made.append(x.masked_fill(mask, 2 * 3))
+made.append(x.masked_fill(mask, x.min()))
+made.append(x.masked_fill(mask, float(0)))
+"""
+
+
+def test_masks_are_filled_with_numbers_of_other_dtypes(tmp_path: Path) -> None:
+    found = beside(FILLS, tmp_path)
+    assert "x.masked_fill(mask, float(0))" in found.text

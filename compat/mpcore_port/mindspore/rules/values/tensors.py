@@ -341,6 +341,13 @@ class MethodRule(PortRule):
             at.note(self, old, made)
         return made
 
+    def _masked_fill(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map one whose value may be a tensor: of another dtype MindSpore takes none."""
+        value = old.args[1].value if len(old.args) == 2 else None
+        if value is None or not _may_be_tensor(value, at):
+            return None
+        return self._wrap(old, new, at, "port.masked_fill")
+
     def _above(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Map ``super().state_dict()``: a Cell's own has other names, or is not there."""
         name = old.func.attr.value  # type: ignore[attr-defined]
@@ -643,6 +650,17 @@ def _with_torchs_words(call: cst.Call) -> cst.Call:
     return call.with_changes(args=args)
 
 
+def _may_be_tensor(value: Any, at: At) -> bool:
+    """Return whether a value is computed of what may be tensors, not written as a number."""
+    if at.values.kind(value) == "tensor":
+        return True
+    if isinstance(value, cst.BinaryOperation):
+        return _may_be_tensor(value.left, at) or _may_be_tensor(value.right, at)
+    if isinstance(value, cst.Call):
+        return code_of(value.func) in ("max", "min", "sum") or isinstance(value.func, cst.Attribute)
+    return isinstance(value, cst.Subscript)
+
+
 def _is_put_into_a_mode(node: Any, at: At) -> bool:
     """Return whether this is ``net.eval()``, or a name of what a class of another file makes."""
     if isinstance(node, (cst.Name, cst.Attribute)):
@@ -759,7 +777,7 @@ _SCATTERED = ("dim", "index", "src")
 _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
     "new", "repeat", "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
-    "to_empty",
+    "to_empty", "masked_fill",
 }  # fmt: skip
 
 
