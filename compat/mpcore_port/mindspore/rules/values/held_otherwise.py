@@ -69,20 +69,23 @@ def _is_list(node: Any, at: At, seen: frozenset[int] = frozenset()) -> bool:
     return isinstance(node, (cst.List, cst.ListComp))
 
 
-def _may_hold_none(node: Any, at: At) -> bool:
+def _may_hold_none(node: Any, at: At, seen: frozenset[int] = frozenset()) -> bool:
     """Return whether a place of a list may be empty: ``[A() if one else None for one in x]``."""
+    if id(node) in seen:
+        return False
+    now = seen | {id(node)}
+    parts: list[Any] = []
     if isinstance(node, (cst.Name, cst.Attribute)):
-        held = [one for one in at.names.origins(node) if one is not node]
-        return any(_may_hold_none(one, at) for one in held)
+        parts = [one for one in at.names.origins(node) if one is not node]
     if isinstance(node, cst.BinaryOperation):
-        return any(_may_hold_none(side, at) for side in (node.left, node.right))
+        parts = [node.left, node.right]
     if isinstance(node, cst.Call):
-        return any(_may_hold_none(arg.value, at) for arg in node.args)
+        parts = [arg.value for arg in node.args]
     if isinstance(node, cst.ListComp):
         return _may_be_none(node.elt, at)
     if isinstance(node, cst.List):
         return any(_may_be_none(element.value, at) for element in node.elements)
-    return False
+    return any(_may_hold_none(one, at, now) for one in parts)
 
 
 def _may_be_none(node: Any, at: At) -> bool:
