@@ -72,9 +72,12 @@ _OF_TIMM = re.compile(r"timm\.(models\.)?(layers|vision_transformer)\.(\w+\.)?[A
 _OF_LIGHTNING = re.compile(r"(pytorch_lightning|lightning)\.(\w+\.)*LightningModule$")
 
 
+_OF_APEX = re.compile(r"apex\.(normalization|parallel)\.(\w+\.)?[A-Z]\w*Norm$")
+
+
 def is_network_base(name: str) -> bool:
-    """Return whether a full name is surely of a class of networks: torch's, timm's, Lightning's."""
-    if name.startswith("torch.nn."):
+    """Return whether a full name surely is a network's: torch's, apex', timm's, Lightning's."""
+    if name.startswith("torch.nn.") or _OF_APEX.match(name) is not None:
         return True
     return _OF_TIMM.match(name) is not None or _OF_LIGHTNING.match(name) is not None
 

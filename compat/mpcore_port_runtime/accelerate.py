@@ -42,6 +42,7 @@ from mpcore_port_runtime.trackers import (
     place_for,
     read_state,
     trackers_of,
+    write_model,
     write_state,
 )
 from mpcore_port_runtime.training import (
@@ -600,6 +601,18 @@ class Accelerator:
         write_state(folder, parts, hooks, safe_serialization=safe_serialization)
         self.project_configuration.iteration += 1
         return folder
+
+    def save_model(
+        self,
+        model: Any,
+        save_directory: Any,
+        max_shard_size: Any = "10GB",
+        safe_serialization: bool = True,
+    ) -> None:
+        """Write the weights of a network alone, into one file."""
+        del max_shard_size
+        os.makedirs(save_directory, exist_ok=True)
+        write_model(self.unwrap_model(model), save_directory, safe_serialization=safe_serialization)
 
     def load_state(self, input_dir: Any = None, **_: Any) -> None:
         """Take back what ``save_state`` wrote.

@@ -40,6 +40,7 @@ __all__ = [
     "layer_norm",
     "lerp",
     "linspace",
+    "masked_fill",
     "max_pool1d",
     "multinomial",
     "no_grad",
@@ -532,6 +533,13 @@ def fill_diagonal(input: Any, fill_value: Any, wrap: bool = False) -> Any:  # to
         raise BackendError(msg)
     place = Tensor(np.eye(rows, columns[0], dtype=bool))
     return ops.where(place, Tensor(fill_value).astype(input.dtype), input)
+
+
+def masked_fill(input: Any, mask: Any, value: Any) -> Any:
+    """Return ``input`` with ``value`` where ``mask`` is True; a tensor of no axes may be given."""
+    if isinstance(value, Tensor):
+        value = value.astype(input.dtype)
+    return input.masked_fill(mask, value)
 
 
 def index_fill(input: Any, dim: int, index: Any, value: Any) -> Any:  # torch's name

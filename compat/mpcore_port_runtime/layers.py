@@ -241,7 +241,10 @@ class ModuleList(nn.CellList):  # type: ignore[misc]
         if cell is None:
             self._cells[str(len(self))] = None
             return self
-        super().append(cell)
+        if None in self._cells.values():  # CellList looks for names in all that it has
+            self._cells[str(len(self))] = cell
+        else:
+            super().append(cell)
         cell.update_parameters_name(f"{self._path}{len(self) - 1}.")
         return self
 

@@ -151,7 +151,7 @@ def _kept(value: Any) -> Any:
 def _unrecorded(step: Callable[..., Any]) -> Callable[..., Any]:
     @wraps(step)
     def stepped(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if any(one is not None for one in (*args, *kwargs.values())):
+        if any(callable(one) for one in (*args, *kwargs.values())):  # a closure
             return step(self, *args, **kwargs)
         with recorded.unrecorded():
             return step(self, *args, **kwargs)

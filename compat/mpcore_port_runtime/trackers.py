@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
 __all__ = ["GeneralTracker", "TensorBoardTracker", "WandBTracker", "begun", "newest"]
-__all__ += ["place_for", "read_state", "trackers_of", "write_state"]
+__all__ += ["place_for", "read_state", "trackers_of", "write_model", "write_state"]
 
 
 class GeneralTracker:
@@ -223,6 +223,15 @@ def place_for(configuration: Any, output_dir: Any) -> str:
 
 def _name(word: str, place: int, end: str) -> str:
     return f"{word}_{place}{end}" if place else f"{word}{end}"
+
+
+def write_model(model: Any, folder: str, *, safe_serialization: bool) -> None:
+    """Write the weights of one network, under accelerate's names of files."""
+    state = state_of(model)
+    if safe_serialization:
+        save_tensors(state, os.path.join(folder, "model.safetensors"))
+    else:
+        save(state, os.path.join(folder, "pytorch_model.bin"))
 
 
 def write_state(

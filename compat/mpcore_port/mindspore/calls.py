@@ -247,12 +247,20 @@ def _packed(row: Mapping, call: cst.Call) -> cst.Call:
     return call.with_changes(args=[cst.Arg(cst.Tuple(elements)), *rest])
 
 
+def _asks_for_none(row: Mapping) -> bool:
+    """Return whether what stands for a call needs none of its arguments, whatever they are."""
+    words = set(_SLOT.findall(row.expr))
+    return bool(row.expr) and words <= {"self"} and not row.bare and not row.refuse
+
+
 def _bind(row: Mapping, call: cst.Call) -> _Bound:
     bound = _Bound()
     placed = [param for param in row.params if param.by_position]
     for place, arg in enumerate(call.args):
         if arg.star == "**" and row.stars:
             bound.extra.append(_without(row, arg))
+        elif arg.star and _asks_for_none(row):
+            continue  # x.record_stream(*args)
         elif arg.star:
             named = row.params or row.drop or row.pin_keyword or row.keywords
             many = arg.star == "*" and not row.params and _takes_many(row.name)

@@ -133,6 +133,11 @@ def in_place(rule: Any, old: cst.Call, new: cst.Call, at: At) -> Any:
             return _left_untrained(rule, old, fresh, at)
         if name[:-1] in SHAPES:
             return None
+        if _is_row_of_data(held, at):
+            value = plain_call(name, old, new, target, at)
+            text = wording(at, f"port.written({code_of(target)}, {code_of(value)})")
+            made = cst.parse_expression(text) if value else None
+            return _noted(rule, old, made, at, _IN_IT)
         return _put(rule, old, new, target, at)
     if is_part(held, at) and isinstance(at.names.parents.get(old), cst.Expr):
         value = plain_call(name, old, new, fresh, at)
@@ -432,6 +437,16 @@ def _assigned_to(held: Any, fresh: Any, at: At) -> Any:
         if loops and len(loops) == len(found):
             return fresh if all("param" in code_of(node.iter) for node in loops) else None
     return None
+
+
+def _is_row_of_data(held: Any, at: At) -> bool:
+    """Return whether this is ``w[2].data``: a view of a tensor, or a tensor of a list."""
+    if not isinstance(held, cst.Attribute) or not isinstance(held.value, cst.Subscript):
+        return False
+    part = held.value
+    index = part.slice[0].slice
+    is_key = isinstance(index, cst.Index) and isinstance(index.value, cst.SimpleString)
+    return not is_key and not _are_parameters(part.value, at)
 
 
 def _is_detached(held: Any) -> bool:

@@ -22,6 +22,11 @@ from mpcore_port.mindspore.rules.names.expected import (
     is_asked_for,
 )
 from mpcore_port.mindspore.rules.names.handed import asks_for_type, is_looked_at, maker_of
+from mpcore_port.mindspore.rules.names.in_a_branch import (
+    bound_in_a_branch,
+    is_bound_in_a_branch,
+    is_target,
+)
 from mpcore_port.mindspore.rules.names.only_shown import (
     are_switches,
     is_only_shown,
@@ -457,12 +462,14 @@ class NameRule(PortRule):
     def act(self, old: cst.BaseExpression, new: cst.BaseExpression, at: At) -> Any:
         """Map one name, at the end of its chain."""
         parent = at.names.parents.get(old)
-        if not self._is_use(old, parent):
+        if not self._is_use(old, parent, at):
             return None
         name = at.names.qualified(old)
         if not _is_known(name, old, at) or name is None or not _spells(old, at):
             return None
         if isinstance(parent, cst.Call) and parent.func is old:
+            return None
+        if is_bound_in_a_branch(old, at):
             return None
         row = by_name(name, at.options)
         if (row is None or row.refuse_all) and (_goes(old, at) or _is_of_switch(old, at)):
@@ -575,9 +582,9 @@ class NameRule(PortRule):
             return at.refuse(self, old, f"{_SWITCH}; nothing is said of how it is set")
         return at.refuse(self, old, _no_equal(name))
 
-    def _is_use(self, old: cst.CSTNode, parent: Any) -> bool:
+    def _is_use(self, old: cst.CSTNode, parent: Any, at: At) -> bool:
         kind = type(parent)
-        if kind in _NO_USES:
+        if kind in _NO_USES or (type(old) is cst.Name and is_target(old, at)):
             return False
         if kind is cst.Arg:
             return parent.keyword is not old
@@ -878,6 +885,10 @@ class ImportRule(PortRule):
             made = new.with_changes(body=line.body)
             at.note(self, old.body[0], made.body[0])
             return made
+        if not top and (lines := bound_in_a_branch(old.body[0], at)):
+            at.note(self, old.body[0], lines[0].body[0])
+            lines[0] = lines[0].with_changes(leading_lines=new.leading_lines)
+            return cst.FlattenSentinel(lines)
         at.note(self, old.body[0], "")
         if not top:
             return new.with_changes(body=[cst.Pass()])

@@ -1,4 +1,4 @@
-"""What torch.jit.script gives, where a script asks it for what a network has not."""
+"""What torch.jit.script and torch.jit.trace give, where a script asks for what no network has."""
 
 from __future__ import annotations
 
@@ -16,8 +16,8 @@ _OF_GRAPHS = frozenset({"code", "graph", "inlined_graph", "save", "save_to_buffe
 
 
 def is_exported(call: cst.Call, at: At) -> bool:
-    """Return whether a scripted network is asked for its graph somewhere in the file."""
-    if at.names.called(call) != "torch.jit.script":
+    """Return whether a scripted or traced network is asked for its graph somewhere in the file."""
+    if at.names.called(call) not in ("torch.jit.script", "torch.jit.trace"):
         return False
     asked = [node for node in at.names.by_type[cst.Attribute] if node.attr.value in _OF_GRAPHS]
     return any(call in (node.value, *at.names.origins(node.value)) for node in asked)

@@ -82,11 +82,7 @@ def of_any_row(name: str, old: cst.Call, made: Any, at: At) -> Any:
     if name != "torch.nn.ModuleList" or len(old.args) != 1 or not isinstance(made, cst.Call):
         return made
     given = old.args[0].value
-    if isinstance(given, cst.List):
-        other = any(_may_be_none(element.value, at) for element in given.elements)
-    else:
-        other = not _is_list(given, at)
-    if not other:
+    if _is_list(given, at) and not _may_hold_none(given, at):
         return made
     return made.with_changes(func=cst.parse_expression(wording(at, "port.ModuleList")))
 
@@ -107,6 +103,25 @@ def _is_list(node: Any, at: At, seen: frozenset[int] = frozenset()) -> bool:
     if isinstance(node, cst.Call):
         return code_of(node.func) in ("list", "sorted")
     return isinstance(node, (cst.List, cst.ListComp))
+
+
+def _may_hold_none(node: Any, at: At, seen: frozenset[int] = frozenset()) -> bool:
+    """Return whether a place of a list may be empty: ``[A() if one else None for one in x]``."""
+    if id(node) in seen:
+        return False
+    now = seen | {id(node)}
+    parts: list[Any] = []
+    if isinstance(node, (cst.Name, cst.Attribute)):
+        parts = [one for one in at.names.origins(node) if one is not node]
+    if isinstance(node, cst.BinaryOperation):
+        parts = [node.left, node.right]
+    if isinstance(node, cst.Call):
+        parts = [arg.value for arg in node.args]
+    if isinstance(node, cst.ListComp):
+        return _may_be_none(node.elt, at)
+    if isinstance(node, cst.List):
+        return any(_may_be_none(element.value, at) for element in node.elements)
+    return any(_may_hold_none(one, at, now) for one in parts)
 
 
 def _may_be_none(node: Any, at: At) -> bool:

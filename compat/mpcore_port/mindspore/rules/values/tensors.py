@@ -181,6 +181,8 @@ class MethodRule(PortRule):
             return made
         given = name == "detach" and _is_given(holder, at)  # of no array: it is bound anew there
         of_network = of_network or name in _NOBODY_ELSES
+        if name == "requires_grad_" and _is_put_into_a_mode(holder, at):
+            return self._wrap(old, new, at, "port.requires_grad_")
         if is_plain_object(at, holder) and not (of_network or given):
             return None
         if name == "requires_grad_" and copied(at, holder) is not None and of_network:
@@ -338,6 +340,13 @@ class MethodRule(PortRule):
         else:
             at.note(self, old, made)
         return made
+
+    def _masked_fill(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map one whose value may be a tensor: of another dtype MindSpore takes none."""
+        value = old.args[1].value if len(old.args) == 2 else None
+        if value is None or not _may_be_tensor(value, at):
+            return None
+        return self._wrap(old, new, at, "port.masked_fill")
 
     def _above(self, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Map ``super().state_dict()``: a Cell's own has other names, or is not there."""
@@ -641,6 +650,37 @@ def _with_torchs_words(call: cst.Call) -> cst.Call:
     return call.with_changes(args=args)
 
 
+def _may_be_tensor(value: Any, at: At) -> bool:
+    """Return whether a value is computed of what may be tensors, not written as a number."""
+    if at.values.kind(value) == "tensor":
+        return True
+    if isinstance(value, cst.BinaryOperation):
+        return _may_be_tensor(value.left, at) or _may_be_tensor(value.right, at)
+    if isinstance(value, cst.Call):
+        return code_of(value.func) in ("max", "min", "sum") or isinstance(value.func, cst.Attribute)
+    return isinstance(value, cst.Subscript)
+
+
+def _is_put_into_a_mode(node: Any, at: At) -> bool:
+    """Return whether this is ``net.eval()``, or a name of what a class of another file makes."""
+    if isinstance(node, (cst.Name, cst.Attribute)):
+        return any(_is_made_elsewhere(one, at) for one in at.names.origins(node))
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        if node.func.attr.value in ("eval", "train"):
+            return True  # networks have modes, and give themselves back
+        node = node.func.value if node.func.attr.value in ("to", "cuda", "cpu") else None
+    return False
+
+
+def _is_made_elsewhere(node: Any, at: At) -> bool:
+    """Return whether a class that the file imports is called, by its capital; not torch's."""
+    while isinstance(node, cst.Call) and at.names.called(node) is None:
+        node = node.func.value if isinstance(node.func, cst.Attribute) else None
+    name = at.names.called(node) or "" if isinstance(node, cst.Call) else ""
+    last = name.rpartition(".")[2]
+    return last[:1].isupper() and name.partition(".")[0] != "torch"
+
+
 def _is_own_method(call: Any, at: At) -> bool:
     """Return whether a class of the file has the method that is called: ``flow.norm()`` of its own.
 
@@ -737,7 +777,7 @@ _SCATTERED = ("dim", "index", "src")
 _SPECIAL = {
     "train", "eval", "forward", "step", "half", "bfloat16", "cuda", "double", "npu", "float", "to",
     "new", "repeat", "requires_grad_", "scatter_", "split", "transpose", "flatten_parameters",
-    "to_empty",
+    "to_empty", "masked_fill",
 }  # fmt: skip
 
 
