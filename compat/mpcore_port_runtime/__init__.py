@@ -73,6 +73,7 @@ from mpcore_port_runtime.foreach import *  # noqa: F403
 from mpcore_port_runtime.functional import *  # noqa: F403
 from mpcore_port_runtime.functions import *  # noqa: F403
 from mpcore_port_runtime.getters import *  # noqa: F403
+from mpcore_port_runtime.handed_scalers import *  # noqa: F403
 from mpcore_port_runtime.holders import *  # noqa: F403
 from mpcore_port_runtime.hub import *  # noqa: F403
 from mpcore_port_runtime.in_place import *  # noqa: F403

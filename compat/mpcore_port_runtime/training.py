@@ -570,6 +570,12 @@ class GradScaler:
         self._stepped.add(id(optimizer))
         return step(optimizer, *args, **kwargs) if self._finite[id(optimizer)] else None
 
+    def _judge(self, *, finite: bool) -> None:
+        """Move the scale by one step whose gradients are known."""
+        if self._enabled:
+            self._is_used = True
+            self._state = advance(self._rule, self._state, finite)
+
     def overflowed(self, optimizer: Any) -> bool:
         """Return whether gradients of an optimizer were not finite since the last ``update``."""
         return not self._finite.get(id(optimizer), True)

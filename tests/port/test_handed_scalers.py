@@ -10,9 +10,13 @@ import pytest
 import torch
 
 import mpcore_port_runtime as port
+from mpcore.errors import BackendError
+from mpcore_port.engine import port_tree
+from mpcore_port.source import walk
+from mpcore_port.targets import Options
 from mpcore_port.verify.twins import with_twins
 
-from .ports import FILLED, beside, loaded, ported, verified
+from .ports import FILLED, TARGET, beside, loaded, ported, verified
 from .test_turns import HEAD, LEFT
 
 SCRIPT = """
@@ -143,6 +147,49 @@ def test_a_scaler_of_the_runtime_is_no_none(tmp_path):
     ours = loaded(ported(script).text, tmp_path)
     with pytest.raises(RuntimeError):
         ours["fit"](ours["net"], ours["optimizer"], ours["data"], 2, port.GradScaler())
+
+
+MAIN = """import torch
+from engine import fit, net, optimizer, data, made
+scaler = torch.amp.GradScaler("cpu", init_scale=1024.0, growth_interval=2)
+if __name__ == "__main__":
+    fit(net, optimizer, data, 2, scaler, 0.5)
+    torch.save({"scaler": scaler.state_dict()}, "last.pth")
+"""
+
+
+@pytest.mark.parametrize("scaled", [True, False])
+@pytest.mark.parametrize("loop", LOOPS)
+def test_a_scaler_that_another_file_makes(tmp_path, loop, scaled):
+    """The file that makes it keeps torch's; the loop is MindSpore's own form, on its state."""
+    (tmp_path / "engine.py").write_text(FILLED + NETWORK + LOOPS[loop], encoding="utf-8")
+    (tmp_path / "main.py").write_text(MAIN, encoding="utf-8")
+    texts = {
+        one.source.path.rpartition("/")[2]: one.text
+        for one in port_tree(walk(tmp_path), TARGET, Options()).files
+    }
+    assert "value_and_grad" in texts["engine.py"]
+    assert "port.GradScaler" in texts["main.py"]
+    theirs: dict[str, Any] = {"__name__": "script"}
+    exec(FILLED + NETWORK + LOOPS[loop], theirs)
+    ours = loaded(texts["engine.py"], tmp_path)
+    settings = {"init_scale": 1024.0, "growth_interval": 2}
+    scaler = torch.amp.GradScaler("cpu", **settings) if scaled else None
+    own = port.GradScaler(**settings) if scaled else None
+    part = slice(None) if scaled else slice(0, 2)
+    for one, made in ((theirs, scaler), (ours, own)):
+        one["fit"](one["net"], one["optimizer"], one["data"][part], 2, made, 0.5)
+    np.testing.assert_allclose(ours["made"], theirs["made"], rtol=1e-5)
+    for one, other in zip(ours["net"].trainable_params(), theirs["net"].parameters(), strict=True):
+        np.testing.assert_allclose(one.asnumpy(), other.detach().numpy(), rtol=1e-5, atol=1e-6)
+    if scaled:
+        assert own.get_scale() == scaler.get_scale()
+        assert own.state_dict() == scaler.state_dict()
+
+
+def test_what_is_handed_in_and_is_no_scaler_raises():
+    with pytest.raises(BackendError, match="GradScaler or None, got str"):
+        port.loss_scaler("on")
 
 
 GROUPS = """

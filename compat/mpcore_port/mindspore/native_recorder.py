@@ -80,7 +80,8 @@ class _Native(CellRecorder):
             if self.mode == "float32":
                 return True
             answer = original(scaler, finite)
-            self.recorder.write("scale", float(scaler.scale_value.asnumpy()))
+            if getattr(scaler, "dynamic", True):
+                self.recorder.write("scale", _scale_of(scaler))
             return answer
 
         return run
@@ -110,6 +111,11 @@ class _Native(CellRecorder):
         return run
 
 
+def _scale_of(scaler: Any) -> float:
+    held = getattr(scaler, "scale_value", None)
+    return float(held.asnumpy()) if held is not None else float(scaler.get_scale())
+
+
 def record_native(recorder: Any, ms: Any, mode: str) -> None:
     """Put recording functions in the place of MindSpore's, in this process, for good.
 
@@ -119,12 +125,16 @@ def record_native(recorder: Any, ms: Any, mode: str) -> None:
         ms: MindSpore.
         mode: as in ``replay``.
     """
+    from mpcore_port_runtime import handed_scalers
     from mpcore_port_runtime.apex import LossScaler
 
     native = _Native(recorder, ms, mode)
     native.install()
     ms.value_and_grad = native.value_and_grad(ms.value_and_grad)
+    handed = handed_scalers.LossScaler
     scalers: tuple[Any, ...] = (ms.amp.DynamicLossScaler, ms.amp.StaticLossScaler, LossScaler)
+    scalers = (*scalers, handed)
     for cls in scalers:
         cls.scale, cls.unscale = native.scale(cls.scale), native.unscale(cls.unscale)
-    ms.amp.DynamicLossScaler.adjust = native.adjust(ms.amp.DynamicLossScaler.adjust)
+    for cls in (ms.amp.DynamicLossScaler, handed):
+        cls.adjust = native.adjust(cls.adjust)

@@ -133,7 +133,10 @@ class CellKit:
     def scaler(self) -> Any:
         """Return what stands for a class around a scaler, or one of MindSpore's for its steps."""
         script = Path(sys.argv[0])
-        if script.is_file() and _UNSCALES.search(script.read_text(encoding="utf-8")):
+        text = script.read_text(encoding="utf-8") if script.is_file() else ""
+        if "port.loss_scaler(" in text:
+            return self._runtime.GradScaler()
+        if _UNSCALES.search(text):
             return ms.amp.DynamicLossScaler(2.0**16, 2, 2000)
         return CallableScaler(self._runtime.GradScaler(), self._runtime.clip_grad_norm_)
 

@@ -168,8 +168,20 @@ class Scalers:
     @property
     def handed_in(self) -> bool:
         """Whether no file of the project makes a scaler: whoever calls this one does."""
-        given = [call for call in self.made if self._is_callers(call)]
-        return len(given) == len(self.made) == len(self.at.project.scalers)
+        return self._makes_none and not self._others
+
+    @property
+    def afar(self) -> bool:
+        """Whether another file of the project makes the scaler: torch's, by the port's support."""
+        return self._makes_none and self._others
+
+    @property
+    def _makes_none(self) -> bool:
+        return all(map(self._is_callers, self.made))
+
+    @property
+    def _others(self) -> bool:
+        return any(one.file != self.at.source.path for one in self.at.project.scalers)
 
     def _is_callers(self, call: cst.Call) -> bool:
         """Return whether verification makes a scaler, for a step that is handed one."""
@@ -179,6 +191,8 @@ class Scalers:
 
     def _check_files(self) -> None:
         """Refuse scalers that several files share: each is ported by itself."""
+        if self.afar and not (self.at.options.plain or self.at.options.jit):
+            return
         own, whole = self.at.scan, self.at.project
         scaled = [sum(bool(b.scaled) for b in scan.backwards) for scan in (own, whole)]
         if len(own.scalers) != len(whole.scalers) or scaled[0] < scaled[1]:
@@ -201,7 +215,7 @@ class Scalers:
 
     def _check_unscaled(self) -> None:
         """Refuse scalers that are handed in where a loss is not scaled: there may be none then."""
-        sinks = self.at.once(plans_of).sinks if self.handed_in else []
+        sinks = self.at.once(plans_of).sinks if self._makes_none else []
         sinks = [sink for sink in sinks if id(sink.call) not in self.apart]
         homes = {self._home(sink.call) for sink in sinks if sink.scaler in self.texts}
         for sink in sinks:
@@ -245,7 +259,8 @@ class Scalers:
         self._check_files()
         self._check_classes()
         self._check_unscaled()
-        self._check_handed_on()
+        if not self.afar:
+            self._check_handed_on()
         for call in self.at.names.calls:
             func = call.func
             if not isinstance(func, cst.Attribute) or not self.is_one(func.value):
@@ -259,9 +274,10 @@ class Scalers:
                 if name == "scale" and not self._is_backward(call):
                     raise NotPlain(call, "a scaled loss is kept")
                 continue
-            raise NotPlain(call, f"MindSpore's loss scaler has no {name}")
+            if not self.afar:
+                raise NotPlain(call, f"MindSpore's loss scaler has no {name}")
         for node in self.at.names.by_type[cst.Attribute]:
-            if node.attr.value.startswith("_") and self.is_one(node.value):
+            if self.is_one(node.value) and node.attr.value.startswith("_") and not self.afar:
                 raise NotPlain(node, f"MindSpore's loss scaler has no {node.attr.value}")
 
     def _is_backward(self, call: cst.Call) -> bool:
@@ -275,6 +291,8 @@ class Scalers:
 
     def rewrite(self, rule: Rule, old: Any, new: Any) -> Any:
         """Return what stands in the place of a scaler's maker, a question to it, or None."""
+        if self.afar:
+            return None
         made = None
         if isinstance(old, (cst.If, cst.IfExp, cst.BooleanOperation, cst.UnaryOperation)):
             asked = self._asked(rule, old, new)

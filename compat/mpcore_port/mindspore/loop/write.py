@@ -106,7 +106,9 @@ class _Writer:
         # The network may be wrapped in another file of the project.
         called = (str(at.names.called(call)) for call in at.names.calls)  # apex's are not torch's
         names = (*at.scan.torch_names, *at.project.torch_names, *called)
-        self.parallel = any(name.endswith(_PARALLEL) for name in names)
+        self.parallel = any(name.endswith(_PARALLEL) for name in names) or (
+            not at.options.plain and any(map(_is_wrapped, _lines_of(steps)))
+        )
         for group in steps.groups:
             if group.apex:
                 group.scaler, group.updates = fresh(f"scaler{group.suffix}"), True
@@ -363,6 +365,12 @@ class _Writer:
     def _judging(self, group: Group, scalers: Scalers) -> list[Any]:
         """Say when a step is taken whatever its gradients are; return what chooses its scaler."""
         test, made = group.scaled_if, []
+        if scalers.afar:
+            given = f"{group.scaler} if {test} else None" if test else group.scaler
+            given = group.scaler if test == f"{group.scaler} is not None" else given
+            name = self.fresh(f"loss_scaler{group.suffix}")
+            group.scaler, group.always = name, f"not {name}.dynamic"
+            return self._spaced(f"{name} = {self.words('port')}.loss_scaler({given})")
         if test and not scalers.asks(test, group.scaler, group.steps[0].source):
             name = self.fresh(f"loss_scaler{group.suffix}")
             sides, asked = [group.scaler, scalers.none()], cst.parse_expression(test)
@@ -810,6 +818,16 @@ def _is_inside(block: Block | None, top: Block) -> bool:
 def _target(values: list[str]) -> str:
     names = [value if value.isidentifier() else "_" for value in values]
     return names[0] if len(names) == 1 else f"({', '.join(names)})"
+
+
+def _lines_of(steps: Steps) -> list[Any]:
+    forwards = (forward for group in steps.groups for forward in group.forwards)
+    return [line.node for forward in forwards for line in forward.lines]
+
+
+def _is_wrapped(node: Any) -> bool:
+    """Return whether a statement runs ``net.module``: whoever handed it in has wrapped it."""
+    return any("module" in dotted(call.func).split(".")[1:] for call in calls_in(node))
 
 
 def _unbracketed(node: cst.BaseExpression) -> str:
