@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 __all__ = [
     "ABSENT",
     "Package",
+    "class_of_another_file",
     "imported",
     "of_another_file",
     "own_packages",
@@ -147,6 +148,11 @@ def of_another_file(name: str) -> bool:
         return bool(name)
     package = package_of(name)
     return package is not None and package.world == "unknown"
+
+
+def class_of_another_file(name: str) -> bool:
+    """Return whether a full name is, by its capital, a class of such a module."""
+    return of_another_file(name) and name.rpartition(".")[2][:1].isupper()
 
 
 def _installed(root: str) -> Package:

@@ -14,7 +14,7 @@ from mpcore_port.mindspore.loop.handed import handed_to, without_text
 from mpcore_port.mindspore.rules.losses.names_in import assigned, read
 from mpcore_port.mindspore.rules.place import has_unknown_base
 from mpcore_port.names import code_of, dotted
-from mpcore_port.packages import of_another_file
+from mpcore_port.packages import class_of_another_file
 from mpcore_port.scan import AUTOCASTS, SCALERS, arguments, is_clip, is_optimizer, is_scheduler
 
 if TYPE_CHECKING:
@@ -82,11 +82,7 @@ def _stands_around(holder: cst.BaseExpression, at: At) -> bool:
     if own is not None:
         return not _is_heir(own, at)
     made = at.names.call_names(holder)
-    return any(_is_class_of_another_file(name) for name in made)
-
-
-def _is_class_of_another_file(name: str) -> bool:
-    return of_another_file(name) and name.rpartition(".")[2][:1].isupper()
+    return any(map(class_of_another_file, made))
 
 
 def _zeroes(small: Any) -> bool:

@@ -11,6 +11,7 @@ from mpcore_port.children import below
 from mpcore_port.mindspore.rules.place import SETTINGS, PortRule, is_plain_object, wording
 from mpcore_port.mindspore.rules.values.kept_names import is_kept_name
 from mpcore_port.names import code_of, string_of
+from mpcore_port.packages import class_of_another_file
 
 if TYPE_CHECKING:
     from mpcore_port.rule import At
@@ -187,7 +188,7 @@ class AttributeRule(PortRule):
         """Set by torch's name what nothing says the layer of: ``a.weight = b.weight``."""
         target: Any = old.targets[0].target
         if id(target) not in at.once(_to_set):
-            return None
+            return self._set_afar(old, new, at)
         holder = code_of(new.targets[0].target.value)  # type: ignore[attr-defined]
         value = code_of(new.value)
         text = f'port.hold({holder}, "{target.attr.value}", {value})'
@@ -197,6 +198,26 @@ class AttributeRule(PortRule):
         else:
             at.unproven(self, target, _SET, made)
         return made
+
+    def _set_afar(self, old: cst.Assign, new: cst.Assign, at: At) -> Any:
+        """Set a tensor of an object of another file by a call: a buffer takes no new one."""
+        target: Any = old.targets[0].target
+        if len(old.targets) > 1 or not isinstance(target, cst.Attribute):
+            return None
+        if at.values.kind(old.value) != "tensor" or not _is_made_elsewhere(target.value, at):
+            return None
+        held: Any = new.targets[0].target
+        text = f'port.hold({code_of(held.value)}, "{target.attr.value}", {code_of(new.value)})'
+        made = cst.Expr(cst.parse_expression(wording(at, text)))
+        at.note(self, target, made, reason="it may be a buffer: a Cell's takes no other tensor")
+        return made
+
+
+def _is_made_elsewhere(node: cst.BaseExpression, at: At) -> bool:
+    """Return whether something is an object of a class that another file of the script has."""
+    made = [one for one in at.names.origins(node) if isinstance(one, cst.Call)]
+    names = [str(at.names.called(call) or "") for call in made]
+    return bool(names) and all(map(class_of_another_file, names))
 
 
 def _of_torch(layers: set[str], at: At) -> set[str]:
