@@ -163,6 +163,11 @@ class Names:
         """Return the nearest ancestor of one of ``kinds``, or None."""
         return next((a for a in self.ancestors(node) if isinstance(a, kinds)), None)
 
+    def owner(self, function: cst.CSTNode) -> Any:
+        """Return the class that has a function as its method: one in a method is none."""
+        found = self.enclosing(function, cst.ClassDef, cst.FunctionDef)
+        return found if isinstance(found, cst.ClassDef) else None
+
     def statement(self, node: cst.CSTNode) -> Any:
         """Return the statement line (or compound statement) that ``node`` is part of."""
         if type(node) in _STATEMENTS:

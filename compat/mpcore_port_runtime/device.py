@@ -42,6 +42,7 @@ __all__ = [
     "get_world_size",
     "grad_reducer",
     "init_process_group",
+    "is_accelerator",
     "is_available",
     "is_initialized",
     "mem_get_info",
@@ -542,6 +543,18 @@ def _of_one(tensor: Any, src: int) -> Any:
     # MindSpore's CPU build sums these alone; every narrower number is one of them.
     wide = ms.float32 if tensor.dtype.is_floating_point else ms.int32
     return ops.AllReduce()(own.astype(wide)).astype(tensor.dtype)
+
+
+def is_accelerator(device: Any) -> bool:
+    """Return whether a word, or a device, means the one that MindSpore runs on: no ``"cpu"``.
+
+    Args:
+        device: ``"cuda"``, ``"npu:0"``, a device, or the name that MindSpore has for its own.
+    """
+    word = str(getattr(device, "type", device))
+    if word == ms.get_context("device_target"):
+        return True
+    return word.lower().partition(":")[0] in ("cuda", "npu", "ascend", "gpu")
 
 
 def grad_reducer(params: Any) -> Any:

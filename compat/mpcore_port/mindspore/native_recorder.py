@@ -136,5 +136,6 @@ def record_native(recorder: Any, ms: Any, mode: str) -> None:
     scalers = (*scalers, handed)
     for cls in scalers:
         cls.scale, cls.unscale = native.scale(cls.scale), native.unscale(cls.unscale)
-    for cls in (ms.amp.DynamicLossScaler, handed):
+    movers: tuple[Any, ...] = (ms.amp.DynamicLossScaler, handed)
+    for cls in movers:
         cls.adjust = native.adjust(cls.adjust)

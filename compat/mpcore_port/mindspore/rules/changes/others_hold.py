@@ -240,7 +240,7 @@ def _of_class(call: cst.Call, at: At) -> list[cst.FunctionDef]:
         return []
     owner = at.names.class_named(func.value)
     named = at.names.functions.get(func.attr.value, [])
-    return [f for f in named if owner and at.names.enclosing(f, cst.ClassDef) is owner]
+    return [f for f in named if owner and at.names.owner(f) is owner]
 
 
 def _is_part_of(value: Any) -> bool:

@@ -88,7 +88,7 @@ def _property(node: Any, at: At) -> Any:
     for function in at.names.functions.get(node.attr.value, ()):
         computed = any(code_of(one.decorator) == "property" for one in function.decorators)
         around = at.names.enclosing(node, cst.FunctionDef)
-        same = at.names.enclosing(function, cst.ClassDef) is owner
+        same = at.names.owner(function) is owner
         if computed and same and around is not function:
             return function.body
     return None

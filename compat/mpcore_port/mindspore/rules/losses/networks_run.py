@@ -233,7 +233,7 @@ class NetworksRun:
         """Look into a method of the same class, if it is one: it runs networks of ``self``."""
         func: Any = call.func
         named = self.names.functions.get(func.attr.value, [])
-        own = [one for one in named if self.names.enclosing(one, cst.ClassDef) is owner]
+        own = [one for one in named if self.names.owner(one) is owner]
         for function in own:
             self._look_into(function, call, local, found, seen)
         return bool(own)

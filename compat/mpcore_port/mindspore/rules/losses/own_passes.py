@@ -53,7 +53,7 @@ def called(call: cst.Call, at: At) -> list[cst.FunctionDef]:
         return []
     owner = at.names.enclosing(call, cst.ClassDef)
     named = at.names.functions.get(func.attr.value, [])
-    return [one for one in named if at.names.enclosing(one, cst.ClassDef) is owner]
+    return [one for one in named if at.names.owner(one) is owner]
 
 
 def _training(at: At) -> set[int]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING, Any
 
 import libcst as cst
@@ -40,15 +41,21 @@ class DeviceFlagRule(PortRule):
         return made
 
 
+_NAMES_ONE = re.compile(r"(^|[._])(device|device_type|dev)$", re.I)
+_ASKED_OF_WORDS = "true of the device that MindSpore runs on, by whatever word it was chosen"
+
+
 class DeviceOfRule(PortRule):
     """``x.device`` is a word in MindSpore; ``x.device.type == "cuda"`` asks for more than that."""
 
     name = "device of a tensor"
     reason = "a tensor of MindSpore names its device by a word"
-    visits = (cst.Attribute, cst.ComparisonTarget)
+    visits = (cst.Attribute, cst.Comparison, cst.ComparisonTarget)
 
     def act(self, old: Any, new: Any, at: At) -> Any:
         """Map one attribute that is read, or the word that a kind of device is compared with."""
+        if isinstance(old, cst.Comparison):
+            return self._asked(old, new, at)
         if isinstance(old, cst.ComparisonTarget):
             return self._compared(old, new, at)
         if old.attr.value != "device" or at.names.qualified(old) is not None:
@@ -63,6 +70,24 @@ class DeviceOfRule(PortRule):
             return None
         made = cst.parse_expression(wording(at, f"port.device_of({code_of(new.value)})"))
         at.note(self, old, made)
+        return made
+
+    def _asked(self, old: cst.Comparison, new: cst.Comparison, at: At) -> Any:
+        """Ask ``device == "cuda"`` of a word that another file, or a caller, has chosen."""
+        if len(old.comparisons) != 1 or at.options.plain:
+            return None
+        part, left = old.comparisons[0], old.left
+        if not isinstance(part.operator, (cst.Equal, cst.NotEqual)):
+            return None
+        if string_of(part.comparator) not in ("cuda", "cuda:0"):
+            return None
+        if not isinstance(left, (cst.Name, cst.Attribute)) or not _NAMES_ONE.search(dotted(left)):
+            return None
+        no = "not " if isinstance(part.operator, cst.NotEqual) else ""
+        made = cst.parse_expression(
+            wording(at, f"{no}port.is_accelerator({code_of(new.left)})")
+        ).with_changes(lpar=new.lpar, rpar=new.rpar)
+        at.note(self, old, made, "changed", "", _ASKED_OF_WORDS)
         return made
 
     def _compared(self, old: cst.ComparisonTarget, new: cst.ComparisonTarget, at: At) -> Any:

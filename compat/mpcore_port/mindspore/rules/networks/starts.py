@@ -56,7 +56,7 @@ def _is_reset(node: cst.ClassDef, at: At) -> bool:
     waiting, seen = [node], {node}
     while waiting:
         one = waiting.pop()
-        if any(at.names.enclosing(f, cst.ClassDef) is one for f in at.names.functions[_METHOD]):
+        if any(at.names.owner(f) is one for f in at.names.functions[_METHOD]):
             return True
         heirs = [c for every in at.names.classes.values() for c in every if _is_heir(c, one)]
         waiting += [c for c in heirs if c not in seen]
