@@ -412,13 +412,21 @@ class _Grouping:
         groups = self.open.pop(act.scaler, [])
         if not groups or any(group.steps[0] not in block.lines for group in groups):
             raise NotPlain(line.node, "the scale moves in another block than the optimizer")
-        if len(groups) == 1:
+        if len(groups) == 1 and not _read_between(groups[0].steps[-1], line, block, act.scaler):
             groups[0].updates = True
         else:
             if any(group.scaled_if for group in groups):
                 raise NotPlain(line.node, "it moves a scale that one branch of two has")
             self.steps.joint[id(line)] = groups
         self.last = None
+
+
+def _read_between(step: Line, update: Line, block: Block, scaler: str) -> bool:
+    """Return whether a line asks a scaler behind its step, in front of its update."""
+    first, last = (block.lines.index(one) for one in (step, update))
+    asks = re.compile(rf"(?<![\w.]){re.escape(scaler)}(?!\w)")
+    between = (one for one in block.lines[first + 1 : last] if one.act is None)
+    return any(asks.search(_words(one.source or one.node)) for one in between)
 
 
 def _last_words(names: set[str]) -> set[str]:

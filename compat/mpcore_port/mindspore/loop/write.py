@@ -116,6 +116,7 @@ class _Writer:
         self.local = self._attributes()
         self.started: list[str] = []  # names that are None where the function begins
         self._guards: dict[int, Any] = {}  # by the id of a statement that is written: its ``if``
+        self._handed_in: dict[str, str] = {}  # by what is handed in: the name of its scaler
         self._kept: list[Any] = []  # so that an id stands for one statement
         self.plans = [self._plan(group) for group in steps.groups]
         forwards = [f for group in steps.groups for f in group.forwards]
@@ -368,9 +369,12 @@ class _Writer:
         if scalers.afar:
             given = f"{group.scaler} if {test} else None" if test else group.scaler
             given = group.scaler if test == f"{group.scaler} is not None" else given
-            name = self.fresh(f"loss_scaler{group.suffix}")
+            known = given in self._handed_in  # one scale of several steps
+            name = self._handed_in.get(given) or self.fresh("loss_scaler")
+            self._handed_in[given] = name
             group.scaler, group.always = name, f"not {name}.dynamic"
-            return self._spaced(f"{name} = {self.words('port')}.loss_scaler({given})")
+            call = f"{name} = {self.words('port')}.loss_scaler({given})"
+            return [] if known else self._spaced(call)
         if test and not scalers.asks(test, group.scaler, group.steps[0].source):
             name = self.fresh(f"loss_scaler{group.suffix}")
             sides, asked = [group.scaler, scalers.none()], cst.parse_expression(test)
@@ -773,7 +777,7 @@ class _Writer:
                 both = f"{ops}.logical_and({both}, {verdict})"
             return [
                 self._guarded(one, line)
-                for one in self._parsed(f"{line.act.scaler}.adjust({both})")
+                for one in self._parsed(f"{groups[0].scaler}.adjust({both})")
             ]
         for plan in self.plans:
             for forward in plan.group.forwards:

@@ -10,6 +10,7 @@ from mpcore_port.names import code_of
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.rules.losses.planned import Sink
+    from mpcore_port.names import Binding
     from mpcore_port.rule import At
 
 __all__ = ["made_in_branch"]
@@ -25,6 +26,8 @@ def made_in_branch(sink: Sink, line: cst.CSTNode, at: At) -> str:
     """
     root = sink.scaler.partition(".")[0]
     made = at.names.scope(sink.call).find(root) if root else []
+    if made and all(_is_made_behind(one, line, at) for one in made):
+        return ""  # whose loss it is shows when it goes back
     if not made or not all(_is_one_way(one.node, root, at) for one in made):
         return sink.scaler
     around = list(at.names.ancestors(line))
@@ -32,6 +35,13 @@ def made_in_branch(sink: Sink, line: cst.CSTNode, at: At) -> str:
     ways = [one for one in reversed(inside) if isinstance(one, cst.If) and one not in around]
     tests = [_taken(one, inside, alone=len(ways) == 1) for one in ways]
     return f"{sink.scaler} if {' and '.join(tests)} else None" if tests else sink.scaler
+
+
+def _is_made_behind(binding: Binding, line: cst.CSTNode, at: At) -> bool:
+    """Return whether a name gets its value in the function of a loss, below what it is made of."""
+    homes = {at.names.enclosing(one, cst.FunctionDef) for one in (binding.node, line)}
+    below = binding.kind != "param" and at.line(binding.node) > at.line(line)
+    return below and len(homes) == 1
 
 
 def _taken(branch: cst.If, inside: list[Any], *, alone: bool) -> str:

@@ -17,8 +17,10 @@ from mpcore_port.mindspore.rules.losses.names_in import (
     needs,
     surely_made,
 )
+from mpcore_port.mindspore.rules.losses.networks_in import networks_given
 from mpcore_port.mindspore.rules.losses.own_passes import called
 from mpcore_port.names import code_of, dotted
+from mpcore_port.packages import of_another_file
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -75,8 +77,16 @@ def once_more(lines: Sequence[Any], between: Sequence[Any], at: At) -> list[Any]
     if not all(_is_again(line, at) for line in lines):
         return None
     plain = plain_values(lines, at)
-    again = [line for line in lines if not set(assigned(line)) <= plain]
+    again = [line for line in lines if not set(assigned(line)) <= plain or _runs_afar(line, at)]
     return None if any(lasts(line, at) for line in again) else again
+
+
+def _runs_afar(statement: Any, at: At) -> bool:
+    """Return whether another file's function is handed a network: ``rgb = render(net, rays)``."""
+    return any(
+        of_another_file(at.names.called(call) or "") and networks_given(call, at)
+        for call in calls_in(statement)
+    )
 
 
 def _moves(statement: cst.CSTNode) -> bool:
