@@ -45,7 +45,7 @@ from mpcore_port.mindspore.rules.names.flags import DeviceFlagRule, DeviceOfRule
 from mpcore_port.mindspore.rules.names.forward_words import ForwardWordRule
 from mpcore_port.mindspore.rules.names.kinds import KindRule, SameKindRule
 from mpcore_port.mindspore.rules.names.native import NativeRule
-from mpcore_port.mindspore.rules.names.of_python import PythonRule
+from mpcore_port.mindspore.rules.names.of_python import ForkRule, PythonRule
 from mpcore_port.mindspore.rules.names.old_order import OldOrderRule
 from mpcore_port.mindspore.rules.names.only_shown import GuardRule
 from mpcore_port.mindspore.rules.names.partials import PartialRule
@@ -185,6 +185,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             GuardRule(),
             MadeToSizeRule(),
             OwnStepRule(),
+            ForkRule(),
             PythonRule(),
             WatchingRule(),
             WordRule(),

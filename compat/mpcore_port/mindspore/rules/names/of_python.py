@@ -12,7 +12,7 @@ from mpcore_port.mindspore.rules.place import PortRule
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["PythonRule"]
+__all__ = ["ForkRule", "PythonRule"]
 
 _MATH = "torch.math."
 _SIX = {
@@ -53,6 +53,35 @@ class PythonRule(PortRule):
         if name == "torch._six.container_abcs":
             return cst.parse_expression(at.name_of(_SIX[name]))
         return cst.parse_expression(_SIX[name]) if name in _SIX else None
+
+
+_FORKS = {
+    "concurrent.futures.ProcessPoolExecutor",
+    "concurrent.futures.process.ProcessPoolExecutor",
+    "multiprocessing.Pool",
+    "multiprocessing.Process",
+}
+_FORKED = (
+    "its processes are forked: an operation of MindSpore hangs in them once this one has run any; "
+    'hand them arrays, or make them spawned, by multiprocessing.get_context("spawn")'
+)
+
+
+class ForkRule(PortRule):
+    """Processes that Python forks are named: no operation of MindSpore comes back in them."""
+
+    name = "processes"
+    reason = "processes of Python's own"
+    visits = (cst.Call,)
+
+    def act(self, old: cst.Call, new: Any, at: At) -> Any:
+        """Name one call that makes such processes."""
+        if at.names.called(old) not in _FORKS or len(at.scan.torch_names) == 0:
+            return None
+        if any(arg.keyword is not None and arg.keyword.value == "mp_context" for arg in old.args):
+            return None
+        at.unproven(self, old, _FORKED)
+        return None
 
 
 def _is_part(node: cst.CSTNode, at: At) -> bool:
