@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from .ports import FILLED, NET, beside
+import pytest
+
+from .ports import FILLED, NET, beside, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -51,3 +53,80 @@ for i in range(7):
 
 def test_states_of_own_steps_keep_what_changes_them(tmp_path: Path) -> None:
     beside(AHEAD, tmp_path)
+
+
+CLIPPED = f"""{FILLED}
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.weight = nn.Parameter(torch.linspace(-1.0, 1.0, 6).reshape(3, 2))
+        self.bias = nn.Parameter(torch.zeros(2))
+    def forward(self, x):
+        return x @ self.weight + self.bias
+def decays(name):
+    return name != "bias"
+skip = ("bias", "scale")
+net = Net()
+{{groups}}
+opt = torch.optim.SGD(groups, lr=0.1)
+for i in range(4):
+    net.zero_grad()
+    loss = (net(torch.ones(2, 3) * (i + 1)) ** 2).sum()
+    loss.backward()
+    torch.nn.utils.clip_grad_norm_(net.parameters(), 1.0)
+    opt.step()
+    made.append(net.weight.detach().clone())
+    made.append(net.bias.detach().clone())
+"""
+NAMED = "named = net.named_parameters()\n"
+TWO = """groups = [{"params": [p for n, p in %s if decays(n)], "weight_decay": 0.1},
+          {"params": [p for n, p in %s if not decays(n)]}]"""
+FRESH = "net.named_parameters()"
+ALL = {
+    "fresh calls": TWO % (FRESH, FRESH),
+    "a list of a generator": "named = list(net.named_parameters())\n" + TWO % ("named", "named"),
+    "any and all": f"""groups = [
+    dict(params=[p for n, p in {FRESH} if not any(s in n for s in skip) and p.requires_grad]),
+    dict(params=[p for n, p in {FRESH} if any(s in n for s in skip) and p.requires_grad])]""",
+    "no any": f"""a = [p for n, p in {FRESH} if all(s not in n for s in skip)]
+b = [p for n, p in {FRESH} if any(s in n for s in skip)]
+groups = [dict(params=a), dict(params=b)]""",
+    "by size": """groups = [dict(params=[p for p in net.parameters() if p.dim() >= 2]),
+          dict(params=[w for w in net.parameters() if w.dim() < 2])]""",
+    "what learns": "groups = filter(lambda q: q.requires_grad, net.parameters())",
+    "starred": "groups = [*net.parameters()]",
+}
+
+
+@pytest.mark.parametrize("groups", ALL.values(), ids=ALL)
+def test_groups_that_hold_all_are_clipped_as_one(groups: str, tmp_path: Path) -> None:
+    found = beside(CLIPPED.format(groups=groups), tmp_path)
+    assert "clip_by_global_norm" in found.text
+    assert not [edit for edit in found.edits if "the norm is another" in edit.effect]
+
+
+def test_groups_of_a_generator_that_is_used_up_keep_torchs_form(tmp_path: Path) -> None:
+    found = beside(CLIPPED.format(groups=NAMED + TWO % ("named", "named")), tmp_path)
+    assert "clip_by_global_norm" not in found.text
+
+
+@pytest.mark.parametrize(
+    "kept", ["decays(n)", "n in skip", "p.dim() > 1"], ids=["own", "names", "sizes"]
+)
+def test_groups_that_hold_a_part_perhaps_are_named(kept: str) -> None:
+    groups = f"groups = [p for n, p in {FRESH} if {kept}]"
+    found = ported(CLIPPED.format(groups=groups))
+    assert [edit for edit in found.edits if "the norm is another" in edit.effect]
+
+
+PARTS = {
+    "by names": (f"[p for n, p in {FRESH} if n in skip]", False),
+    "with gradients": ("[p for p in net.parameters() if p.grad is not None]", True),
+}
+
+
+@pytest.mark.parametrize(("clipped", "is_all"), PARTS.values(), ids=PARTS)
+def test_clips_of_a_part_clip_that_part(clipped: str, is_all: bool, tmp_path: Path) -> None:
+    script = CLIPPED.format(groups="groups = net.parameters()")
+    found = beside(script.replace("norm_(net.parameters()", f"norm_({clipped}"), tmp_path)
+    assert ("clip_by_global_norm" in found.text) is is_all
