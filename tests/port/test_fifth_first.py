@@ -130,3 +130,33 @@ def test_clips_of_a_part_clip_that_part(clipped: str, is_all: bool, tmp_path: Pa
     script = CLIPPED.format(groups="groups = net.parameters()")
     found = beside(script.replace("norm_(net.parameters()", f"norm_({clipped}"), tmp_path)
     assert ("clip_by_global_norm" in found.text) is is_all
+
+
+OWN_NORMS = f"""{FILLED}
+from collections import defaultdict
+class Scaler:
+    def norm(self, x, by=2.0):
+        return x / by
+class Along:
+    def norm(self, x, dim=0):
+        return x.sum(dim=dim)
+class Bare:
+    def norm(self):
+        return torch.ones(2)
+def run(table, name, x):
+    return table[name].norm(x)
+def along(table, x):
+    return table["along"].norm(x, dim=1)
+def by(table, x):
+    return table["scaler"].norm(x, 4.0)
+def bare(one):
+    return one.norm()
+table = dict(scaler=Scaler(), along=Along())
+x = torch.arange(6.0).reshape(2, 3)
+made += [run(table, "scaler", x), run(table, "along", x), along(table, x), by(table, x)]
+made += [bare(Bare()), bare(x), run(dict(x=x), "x", 1)]
+"""
+
+
+def test_norms_of_own_objects_are_their_own(tmp_path: Path) -> None:
+    assert "port.norm" in beside(OWN_NORMS, tmp_path).text
