@@ -160,3 +160,39 @@ made += [bare(Bare()), bare(x), run(dict(x=x), "x", 1)]
 
 def test_norms_of_own_objects_are_their_own(tmp_path: Path) -> None:
     assert "port.norm" in beside(OWN_NORMS, tmp_path).text
+
+
+ASKED = f"""{FILLED}
+def numbers(x):
+    if hasattr(x, "detach"):
+        x = x.detach()
+    return x * 2
+def learns(x):
+    return 1.0 if hasattr(x, "grad_fn") else 0.0
+class Own:
+    grad = None
+class Other:
+    pass
+def has_grad(x):
+    return 1.0 if hasattr(x, "grad") else 0.0
+net = filled(nn.Linear(3, 2))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+for i in range(3):
+    opt.zero_grad()
+    loss = net(torch.ones(2, 3) * i).sum()
+    if hasattr(loss, "grad_fn"):
+        loss.backward()
+        opt.step()
+    made.append(loss.detach())
+made += [numbers(loss), numbers(3.0), learns(torch.ones(2)), learns(2.0)]
+made += [has_grad(Own()), has_grad(Other()), has_grad(net.weight), has_grad(1)]
+"""
+
+
+def test_what_tensors_have_is_asked_as_of_torchs(tmp_path: Path) -> None:
+    beside(ASKED, tmp_path)
+
+
+def test_what_made_a_tensor_is_unproven_where_it_may_be_none() -> None:
+    found = ported("import torch\ndef f(x):\n    return getattr(x, 'grad_fn', None)\n")
+    assert [edit.line for edit in found.edits if edit.kind == "unproven"] == [3]
