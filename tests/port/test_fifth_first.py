@@ -6,7 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from .ports import FILLED, NET, beside, ported
+from mpcore_port.engine import port_tree
+from mpcore_port.source import walk
+from mpcore_port.targets import Options
+
+from .ports import FILLED, NET, TARGET, beside, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -196,3 +200,37 @@ def test_what_tensors_have_is_asked_as_of_torchs(tmp_path: Path) -> None:
 def test_what_made_a_tensor_is_unproven_where_it_may_be_none() -> None:
     found = ported("import torch\ndef f(x):\n    return getattr(x, 'grad_fn', None)\n")
     assert [edit.line for edit in found.edits if edit.kind == "unproven"] == [3]
+
+
+AFAR = """import torch
+from torch import nn
+from trainer_of_ours import Trainer
+class Mine(Trainer):
+    def step(self, x):
+        self.opt.zero_grad()
+        loss = self.net(x).sum()
+        self.{word}(loss)
+"""
+BASE = """class Trainer:
+    def _backward(self, loss):
+        loss.backward()
+        self.opt.step()
+"""
+
+
+@pytest.mark.parametrize(
+    ("word", "is_told"),
+    [("_backward", True), ("backward_and_step", True), ("backprop", True), ("background", False)],
+)
+def test_backward_passes_of_another_files_base_are_named(word: str, is_told: bool) -> None:
+    found = ported(AFAR.format(word=word))
+    told = [edit.line for edit in found.edits if "is in another file" in edit.reason]
+    assert told == ([8] if is_told else [])
+
+
+def test_backward_passes_of_a_base_that_is_ported_along_are_not(tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(AFAR.format(word="_backward"), encoding="utf-8")
+    (tmp_path / "trainer_of_ours.py").write_text(BASE, encoding="utf-8")
+    result = port_tree(walk(tmp_path), TARGET, Options())
+    edits = [edit for file in result.files for edit in file.edits]
+    assert not [edit for edit in edits if "is in another file" in edit.reason]
