@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import math
 from typing import Any
 
@@ -150,10 +151,10 @@ def norm(
 ) -> Any:
     """Return torch.norm: of vectors, over all of the axes ``dim`` at once.
 
-    Of a network it is what its part ``norm`` gives: ``self.encoder.norm(x)``.
+    Of what is no tensor it is what its own ``norm`` gives: ``self.encoder.norm(x)``.
     """
-    if isinstance(input, nn.Cell):
-        return input.norm(p)
+    if not isinstance(input, ms.Tensor) and callable(getattr(input, "norm", None)):
+        return _own_norm(input.norm, p, {"dim": dim, "keepdim": keepdim, "dtype": dtype})
     power = 2.0 if p in (None, "fro") else p
     if isinstance(power, str):
         msg = f"`p` must be 'fro' or a number, got {p!r}"
@@ -174,6 +175,18 @@ def norm(
     safe = ops.where(zero, ops.ones_like(total), total)
     root = ops.sqrt(safe) if power == 2 else ops.pow(safe, 1 / power)
     return ops.where(zero, ops.zeros_like(root), root)
+
+
+def _own_norm(own: Any, p: Any, given: dict[str, Any]) -> Any:
+    """Call the ``norm`` of an object of the script's own, or a part of a network, as it was.
+
+    What is as torch has it anyway was not given. What its ``norm`` does not name came by place.
+    """
+    told = {name: one for name, one in given.items() if one is not None and one is not False}
+    args = [] if isinstance(p, str) and p == "fro" and not told else [p]
+    known = () if isinstance(own, nn.Cell) else inspect.signature(own).parameters
+    named = {name: one for name, one in told.items() if name in known}
+    return own(*args, *(one for name, one in told.items() if name not in named), **named)
 
 
 def split(tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:

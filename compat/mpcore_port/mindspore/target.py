@@ -59,6 +59,7 @@ from mpcore_port.mindspore.rules.networks.mode import ModeRule
 from mpcore_port.mindspore.rules.networks.overridden import OverriddenRule
 from mpcore_port.mindspore.rules.networks.own_states import OwnStateRule
 from mpcore_port.mindspore.rules.networks.parents import ParentRule
+from mpcore_port.mindspore.rules.networks.passes_afar import PassAfarRule
 from mpcore_port.mindspore.rules.networks.replaced import ReplacedRule
 from mpcore_port.mindspore.rules.networks.runs import RunsRule
 from mpcore_port.mindspore.rules.networks.saved import LoadedRule, PutBackRule
@@ -113,6 +114,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         CallRule(),
         PartialRule(),
         ParentRule(),
+        PassAfarRule(),
         MethodRule(),
         ModeRule(),
         AtBirthRule(),

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.children import below, calls_in
+from mpcore_port.mindspore.loop.covered import covers
 from mpcore_port.mindspore.loop.description import (
     Block,
     Forward,
@@ -367,13 +368,14 @@ class _Grouping:
         if not made or not clipped:
             return None
         home = self.at.names.enclosing(call, cst.FunctionDef)
-        if home is self.at.names.enclosing(line.source, cst.FunctionDef):
-            return made == clipped
-        if all(name.startswith("self.") for name in made | clipped):
-            return made == clipped
+        is_same = home is self.at.names.enclosing(line.source, cst.FunctionDef)
+        if is_same or all(name.startswith("self.") for name in made | clipped):
+            return made == clipped and covers(self._clipped(of), call.args[0].value, self.at)
         if len(made) != len(clipped):
             return False
-        return True if _last_words(made) == _last_words(clipped) else None
+        if _last_words(made) != _last_words(clipped):
+            return None
+        return covers(self._clipped(of), call.args[0].value, self.at)
 
     def _may_be_all(self, clipped: set[str], group: Group) -> bool:
         """Return whether an optimizer of another file's maker may move what is clipped alone.

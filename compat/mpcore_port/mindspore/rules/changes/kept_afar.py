@@ -116,6 +116,10 @@ def _iterated(iterated: Any, at: At, depth: int) -> Any:
         inner = [arg.value for arg in iterated.args]
         if not inner and isinstance(iterated.func, cst.Attribute):
             inner = [iterated.func.value]
+            if iterated.func.attr.value in ("items", "values") and _is_entry_of(
+                inner[0], at, depth
+            ):
+                return inner[0]
         found = (_iterated(one, at, depth - 1) for one in inner)
         return _first(found)
     if isinstance(iterated, cst.Subscript) and _is_entry(iterated):
@@ -126,6 +130,14 @@ def _iterated(iterated: Any, at: At, depth: int) -> Any:
         found = (_holder(one, at, depth - 1) for one in _collected(iterated, at))
         return _first(found)
     return None
+
+
+def _is_entry_of(held: Any, at: At, depth: int) -> bool:
+    """Return whether this is a dictionary out of a state: ``self.state[p]``, or a name for it."""
+    values = [held]
+    if isinstance(held, cst.Name):
+        values = [one.value for one in at.names.given(held) if one.kind == "value"]
+    return any(isinstance(one, cst.Subscript) and _lives_on(one, at, depth) for one in values)
 
 
 def _collected(name: cst.Name, at: At) -> Iterator[Any]:

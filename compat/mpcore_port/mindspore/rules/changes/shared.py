@@ -112,10 +112,12 @@ class SharedRule(PortRule):
         if isinstance(target, cst.Subscript) and _is_taken(target, at):
             value = f"{code_of(target)} {operator_of(old)} ({code_of(old.value)})"
             return self._of_places_set(old, target, value, new, at)
-        holders = [] if in_own_step(old, at) else other_holders(target, old, at)
+        in_step = in_own_step(old, at)
+        holders = [] if in_step else other_holders(target, old, at)
         if not holders and (afar := kept_afar(target, old, at)) is not None:
             holders = [Holder(code_of(afar), afar, old)]
-        if at.values.kind(target) in _NO_TENSORS and not _is_in_a_copy(target, at):
+        # an optimizer's own entries may be of any kind: its groups and states hold tensors, too
+        if not in_step and at.values.kind(target) in _NO_TENSORS and not _is_in_a_copy(target, at):
             holders = [one for one in holders if one.is_copy]  # an array of numpy
         if not holders:
             return None

@@ -50,6 +50,14 @@ _GRAPH = {
     "is_leaf": "tensors of MindSpore do not say so: of a Parameter it is True",
     "retains_grad": "tensors of MindSpore do not say so",
 }
+_OF_TENSORS = frozenset(
+    """
+    backward cpu cuda detach grad grad_fn is_cuda is_leaf is_sparse layout requires_grad retain_grad
+    retains_grad
+    """.split()  # noqa: SIM905  # a list of words is read
+)
+"""What tensors of torch have, and MindSpore's have not (mindspore 2.10.0)."""
+_HAVE_ALL = "all tensors of torch have it"
 _FIELDS = {"values": "0", "indices": "1"}
 _TUPLES = {"max", "min", "sort", "topk", "median", "kthvalue", "mode", "cummax", "cummin"}
 
@@ -120,11 +128,14 @@ class AttributeRule(PortRule):
         return made
 
     def _asked(self, old: cst.Call, new: cst.Call, at: At) -> Any:
-        """Map ``hasattr(m, "weight")`` and ``getattr(m, "weight", None)``."""
+        """Map ``hasattr(m, "weight")``, ``getattr(m, "weight", None)``, ``hasattr(x, "grad")``."""
         word = code_of(old.func)
         if word not in ("hasattr", "getattr") or len(old.args) < 2:
             return None
-        if string_of(old.args[1].value) not in _NORM:
+        name = string_of(old.args[1].value)
+        if name in _OF_TENSORS:
+            return self._asked_of_tensors(name, old, new, at)
+        if name not in _NORM:
             return None
         if not (_has_such(at) or _may_be_any(old.args[0].value, at)):
             return None
@@ -132,6 +143,23 @@ class AttributeRule(PortRule):
         call = new.with_changes(func=made)
         at.note(self, old, call)
         return call
+
+    def _asked_of_tensors(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Answer ``hasattr(loss, "grad_fn")`` as torch does: all of its tensors have it."""
+        held = old.args[0].value
+        if at.names.qualified(held) is not None or is_plain_object(at, held):
+            return None
+        if code_of(old.func) == "getattr":
+            if name in _GRAPH:
+                at.unproven(self, old, _GRAPH[name])
+            return None
+        text = code_of(new.args[0].value)
+        made = wording(at, f"isinstance({text}, ms.Tensor)")
+        if at.values.kind(held) != "tensor" and isinstance(held, (cst.Name, cst.Attribute)):
+            made = f"({made} or {code_of(new)})"
+        answer = cst.parse_expression(made)
+        at.note(self, old, answer, reason=_HAVE_ALL)
+        return answer
 
     def _field(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
         made = [part for part in at.names.origins(old.value) if isinstance(part, cst.Call)]
