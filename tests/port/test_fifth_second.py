@@ -2,7 +2,15 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
+
+import pytest
+
+from mpcore_port.engine import port_tree
+from mpcore_port.fstrings import requoted
+from mpcore_port.source import Source, parse_source, walk
+from mpcore_port.targets import Options, load_target
 
 from .ports import FILLED, NET, beside, ported
 
@@ -74,3 +82,55 @@ def test_a_switch_in_a_branch_of_the_step_is_refused() -> None:
     among = SWITCHED.replace("        loss =", added)
     refused = [edit.line for edit in ported(among).edits if edit.kind == "refused"]
     assert refused == [among.splitlines().index("        if epoch == 2:") + 2]
+
+
+# --- f-strings of Python 3.12 --------------------------------------------------------------------
+
+QUOTED = (
+    ('f"{a[\'k\']} {a["k"]!r:>{w["k"]}}" "x"', "12   12x"),
+    ('f"{", ".join(f"{one["k"]}" for one in [a, w])}"', "12, 4"),
+    ("f'{a['k']}'", "12"),
+    ('f"""{a["k"]}"""', "12"),
+    ('rf"\\d{a[r"k"]}"', "\\d12"),
+)
+OLD_PYTHON = pytest.mark.skipif(sys.version_info >= (3, 12), reason="Python reads them itself")
+
+
+@OLD_PYTHON
+@pytest.mark.parametrize(("code", "shown"), QUOTED)
+def test_quotes_in_an_f_string_are_written_for_an_older_python(code: str, shown: str) -> None:
+    text, lines = requoted(f"import torch\nx = {code}\n")
+    held: dict[str, object] = {"a": {"k": 12}, "w": {"k": 4}}
+    exec(text, held)
+    assert held["x"] == shown
+    assert lines == (() if code.startswith('f"""') else (2,))
+
+
+@OLD_PYTHON
+@pytest.mark.parametrize("target", ["mindspore", "torch_npu"])
+def test_a_script_of_python_3_12_is_ported_its_lines_named(tmp_path: Path, target: str) -> None:
+    path = tmp_path / "new.py"
+    path.write_text('import torch\nx = torch.ones(1).cuda()\nprint(f"{vars()["x"]}")\n')
+    (file,) = port_tree(walk(path), load_target(target), Options()).files
+    said = [(edit.line, edit.kind) for edit in file.edits if edit.rule == "python"]
+    assert said == [(3, "exact")]
+    assert "print(f\"{vars()['x']}\")" in file.text
+
+
+@OLD_PYTHON
+@pytest.mark.parametrize(
+    "code", ['f"{"\\n".join(a)}"', 'f"{a["k"]=}"', 'f"{a["it\'s"]}"', 'f"{\n  a  # c\n}"']
+)
+def test_f_strings_that_stay_unread_say_which_python(code: str) -> None:
+    text = f"import torch\nx = 1\ny = {code}\n"
+    assert requoted(text) == (text, ())
+    found = parse_source(Source("new.py", text))
+    assert found is not None
+    assert found.line == 3
+    assert "since 3.12" in found.reason
+
+
+def test_what_is_broken_otherwise_is_told_as_before() -> None:
+    found = parse_source(Source("new.py", "x = (\nprint(f'{a}'\n"))
+    assert found is not None
+    assert found.reason.startswith("broken Python")
