@@ -19,7 +19,7 @@ NEEDS = (
     "own kind, backslashes or comments in its braces"
 )
 _ANY = re.compile(r"\b([rR]?[fF]|[fF][rR])[\"']")
-_NESTED = "(" * 50  # what no person writes, and a parser may not survive
+_NESTED = re.compile(r"[(\[{]{50}")  # what no person writes, and a parser may not survive
 _KINDS = ("'''", '"""', "'", '"')
 
 
@@ -63,7 +63,7 @@ class _Found(cst.CSTTransformer):
     @classmethod
     def of(cls, text: str, change: Any) -> _Found | None:
         """Return what became of a text; None for one that is broken otherwise."""
-        if sys.version_info >= (3, 12) or not _ANY.search(text) or _NESTED in text:
+        if sys.version_info >= (3, 12) or not _ANY.search(text) or _NESTED.search(text):
             return None
         try:
             found = cls(change)

@@ -11,8 +11,9 @@ from mpcore_port.engine import port_tree
 from mpcore_port.fstrings import requoted
 from mpcore_port.source import Source, parse_source, walk
 from mpcore_port.targets import Options, load_target
+from mpcore_port.verify.synthetic import missing
 
-from .ports import FILLED, NET, beside, ported
+from .ports import FILLED, NET, beside, ported, verified
 
 # --- methods of other objects --------------------------------------------------------------------
 
@@ -134,3 +135,50 @@ def test_what_is_broken_otherwise_is_told_as_before() -> None:
     found = parse_source(Source("new.py", "x = (\nprint(f'{a}'\n"))
     assert found is not None
     assert found.reason.startswith("broken Python")
+
+
+# --- what a verified step has in place of what is not there --------------------------------------
+
+AHEAD = (
+    FILLED
+    + NET
+    + """
+import torch.utils.tensorboard
+class Ahead(torch.optim.Optimizer):
+    def __init__(self, base, k=2):
+        self.base, self.k, self.n = base, k, 0
+        self.param_groups, self.defaults, self.state = base.param_groups, base.defaults, base.state
+        self.slow = [p.clone().detach() for p in self.param_groups[0]["params"]]
+    def step(self, closure=None):
+        loss = self.base.step(closure)
+        self.n += 1
+        if self.n % self.k == 0:
+            for p, q in zip(self.param_groups[0]["params"], self.slow):
+                q.data.add_(p.data - q.data, alpha=0.5)
+                p.data.copy_(q.data)
+        return loss
+    def zero_grad(self):
+        self.base.zero_grad()
+writer = torch.utils.tensorboard.SummaryWriter("logs")
+net = filled(Net())
+opt = Ahead(torch.optim.SGD(net.parameters(), lr=0.1))
+for x in [torch.ones(2, 3), torch.arange(6.0).view(2, 3)]:
+    opt.zero_grad()
+    with torch.autocast("cuda", dtype=torch.bfloat16):
+        loss = (net(x) ** 2).mean()
+    loss.backward()
+    opt.step()
+    writer.add_scalar("loss", loss.item())
+"""
+)
+
+
+def test_the_step_of_an_optimizer_around_another_is_verified(tmp_path: Path) -> None:
+    (one,) = verified(AHEAD, tmp_path, ("float32",)).comparisons
+    assert (one.verdict, one.losses, one.steps) == ("close", (4, 4), 4), one.words
+
+
+def test_another_stand_in_is_made_of_the_class_of_one() -> None:
+    one = missing("batches.Batch", imported=True)
+    assert type(type(one)(3, [1], label=2)) is type(one)
+    assert type(type(one)()) is type(one)
