@@ -11,7 +11,8 @@ from mpcore_port.engine import port_tree
 from mpcore_port.fstrings import requoted
 from mpcore_port.source import Source, parse_source, walk
 from mpcore_port.targets import Options, load_target
-from mpcore_port.verify.synthetic import missing
+from mpcore_port.verify.stand_in import StandIn
+from mpcore_port.verify.synthetic import Missing
 
 from .ports import FILLED, NET, beside, ported, verified
 
@@ -178,7 +179,8 @@ def test_the_step_of_an_optimizer_around_another_is_verified(tmp_path: Path) -> 
     assert (one.verdict, one.losses, one.steps) == ("close", (4, 4), 4), one.words
 
 
-def test_another_stand_in_is_made_of_the_class_of_one() -> None:
-    one = missing("batches.Batch", imported=True)
-    assert type(type(one)(3, [1], label=2)) is type(one)
-    assert type(type(one)()) is type(one)
+@pytest.mark.parametrize("kind", [Missing, StandIn])
+def test_another_stand_in_is_made_of_the_class_of_one(kind: type) -> None:
+    one = kind("batches.Batch")
+    assert type(type(one)(3, [1], label=2)) is kind
+    assert type(type(one)()) is kind

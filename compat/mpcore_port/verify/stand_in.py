@@ -332,8 +332,7 @@ class StandIn(Missing):
         imported: bool = False,
         **__: Any,
     ) -> None:
-        # scripts make another of its kind, of whatever: type(batch)(x, label=y)
-        super().__init__(name if isinstance(name, str) else "value")
+        super().__init__(name)
         self._mpcore_classes = classes if isinstance(classes, int) else _CLASSES
         self._mpcore_net: Any = None
         self._mpcore_owner: Any = None
