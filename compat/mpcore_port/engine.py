@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import libcst as cst
 
-from mpcore_port import handed_on
+from mpcore_port import fstrings, handed_on
 from mpcore_port.above import module_at, own_above
 from mpcore_port.collection import rare_collection
 from mpcore_port.emit import apply_pass, line_map
@@ -386,7 +386,7 @@ def _by_rules(one: Scanned, target: Target, options: Options, project: Scan) -> 
         text = source.text  # lines that were taken apart for nothing
     edits = judged(edits, unproven(source, one.tree, edits, project, target.judge))
     forward = line_map(source.text, text)
-    before = [*(_anew(source, line) for line in source.renewed), *_handed(source)]
+    before = [*_anew(source), *_handed(source)]
     edits = [*before, *_in_its_words(edits, source)]
     placed = [replace(s, new_line=forward(s.line, _hint(s))) for s in edits]
     ordered = sorted(placed, key=lambda s: (s.line, s.column))
@@ -395,9 +395,14 @@ def _by_rules(one: Scanned, target: Target, options: Options, project: Scan) -> 
     return Ported(source, text, tuple(ordered), tuple(failures), kept, findings)
 
 
-def _anew(source: Source, line: int) -> Edit:
-    """Return the edit of a line that was read anew because Python has taken its word."""
-    return Edit(source.path, line, 0, "exact", "python", "async=", "non_blocking=", WHY)
+def _anew(source: Source) -> list[Edit]:
+    """Return the edits of lines that were read anew: Python took a word, or is older than they."""
+    rule, path, old = "python", source.path, "quotes in an f-string"
+    words = [
+        Edit(path, n, 0, "exact", rule, "async=", "non_blocking=", WHY) for n in source.renewed
+    ]
+    why = fstrings.WHY
+    return words + [Edit(path, n, 0, "exact", rule, old, "others", why) for n in source.requoted]
 
 
 def _handed(source: Source) -> list[Edit]:

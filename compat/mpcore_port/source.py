@@ -14,6 +14,7 @@ from pathlib import Path, PurePosixPath
 from typing import Any
 
 from mpcore_port.errors import PortError
+from mpcore_port.fstrings import NEEDS, line_of_new, requoted
 from mpcore_port.notebook import (
     Notebook,
     NotebookError,
@@ -56,6 +57,7 @@ class Source:
         notebook: what ``text`` was taken out of, or None.
         whole: the text of the script that ``text`` is a part of; "" if it is no part.
         renewed: lines that are written anew because Python has taken a word of theirs.
+        requoted: lines whose f-strings have other quotes, for a Python before 3.12.
         handed: line, old and new text of names of torch that a neighbour handed on.
     """
 
@@ -67,6 +69,7 @@ class Source:
     notebook: Notebook | None = field(default=None, compare=False, repr=False)
     whole: str = field(default="", compare=False, repr=False)
     renewed: tuple[int, ...] = field(default=(), compare=False, repr=False)
+    requoted: tuple[int, ...] = field(default=(), compare=False, repr=False)
     handed: tuple[tuple[int, str, str], ...] = field(default=(), compare=False, repr=False)
 
     @property
@@ -191,10 +194,14 @@ def read_source(path: Path, name: str) -> Source | Unread:
 
 
 def _renewed(source: Source) -> Source | None:
-    """Return a source that parses but for words that Python has taken since; or None."""
+    """Return a source that parses but for words that Python has taken since; or None.
+
+    f-strings that an older Python than theirs does not read get other quotes.
+    """
     text, lines = renewed(source.text)
-    made = replace(source, text=text, renewed=lines)
-    return made if lines and parse_source(made) is None else None
+    text, quoted = requoted(text)
+    made = replace(source, text=text, renewed=lines, requoted=quoted)
+    return made if (lines or quoted) and parse_source(made) is None else None
 
 
 def _is_no_encoding(name: str) -> bool:
@@ -243,6 +250,8 @@ def parse_source(source: Source) -> Unread | None:
         if old and not source.text[: old.start()].count('"""') % 2:
             line = source.text[: old.start()].count("\n") + 1
             return Unread(source.path, "Python 2: run 2to3 on it first", line, copied=True)
+        if new := line_of_new(source.text):
+            return Unread(source.path, NEEDS, new, copied=True)
         return Unread(source.path, f"broken Python: {exc.msg}", line, copied=True)
     except (ValueError, RecursionError, MemoryError) as exc:
         return Unread(source.path, f"cannot be parsed: {exc}", copied=True)

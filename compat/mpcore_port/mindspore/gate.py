@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At
 
-__all__ = ["Doubt", "doubts", "was_compared"]
+__all__ = ["Doubt", "doubts", "takes_no_word", "was_compared"]
 
 # Where a tensor lies, and other numbers than torch's anyway: nothing that could be compared.
 _PLACES = frozenset(
@@ -82,6 +82,35 @@ def doubts(row: Mapping, call: cst.Call, at: At) -> list[Doubt]:
         elif not _is_nothing(row, name, arg) and (row.name, name) not in _FITTED:
             doubted += _doubt(row.name, name, held.get(name, {}), way, _code(arg.value, at))
     return doubted
+
+
+def takes_no_word(name: str, call: cst.Call, at: At) -> bool:
+    """Return whether a call hands a string where a tensor's method of its name takes none.
+
+    ``dataset.size("train")`` is another object's. Tensors whose axes have names take some: files
+    that say so are left out.
+    """
+    sign = signature(f"Tensor.{name}")
+    if sign is None or _NAMED_AXES.search(at.source.text):
+        return False
+    words = [isinstance(arg.value, _STRINGS) for arg in call.args]
+    if not any(words) or any(arg.star for arg in call.args):
+        return False
+    params = {param.name: param for param in sign.params}
+    for (given, _, arg), is_word in zip(_given(sign, call), words, strict=True):
+        param = params.get(given)
+        if not is_word or given in _WORDED:
+            continue
+        if name == "norm" and given == "p" and code_of(arg.value)[1:-1] in ("fro", "nuc"):
+            continue
+        if param is not None or arg.keyword is None:
+            return True  # a keyword that torch does not know is told of elsewhere
+    return False
+
+
+_STRINGS = (cst.SimpleString, cst.FormattedString, cst.ConcatenatedString)
+_WORDED = _PLACES | {"dtype", "interpolation", "reduce", "rounding_mode"}
+_NAMED_AXES = re.compile(r"\b(refine_names|align_to|align_as|rename_)\b|\bnames\s*=")
 
 
 def _is_nothing(row: Mapping, name: str, arg: Any) -> bool:

@@ -399,12 +399,12 @@ class _PortRecorder:
 
     Attributes:
         optimizers: those of the port; they get the original's weights at the first loss.
-        losses: how many were recorded.
+        losses, steps: how many were recorded.
     """
 
     def __init__(self, job: dict[str, Any], ms: Any, runtime: Any) -> None:
         self.optimizers: list[Any] = []
-        self.losses = 0
+        self.losses = self.steps = 0
         self._job, self._ms, self._runtime = job, ms, runtime
         self._run_loss, self._run_step = runtime.loss, runtime.training.step
         self._run_back, self._has_weights = runtime.training._back, False
@@ -449,9 +449,10 @@ class _PortRecorder:
     def _stepping(self, original: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(original)
         def run(optimizer: Any, *given: Any, **named: Any) -> Any:
+            before = self.steps
             answer = original(optimizer, *given, **named)
             if not self.inside:
-                self.write("step", type(optimizer).__name__)
+                self._tell_step(optimizer, before)
             return answer
 
         return run
@@ -536,14 +537,22 @@ class _PortRecorder:
             pending.grads = tuple(grad * float("inf") for grad in pending.grads)
         return value
 
-    def _step(self, optimizer: Any) -> None:
+    def _step(self, optimizer: Any, *args: Any, **kwargs: Any) -> Any:
         skips = getattr(optimizer, "mpcore_skips", False)
-        self.inside = True
+        outer, before, self.inside = self.inside, self.steps, True
         try:
-            self._run_step(optimizer)
+            answer = self._run_step(optimizer, *args, **kwargs)
         finally:
-            self.inside = False
-        if not skips:
+            self.inside = outer
+        asked = any(one is not None for one in (*args, *kwargs.values()))  # a schedule's, perhaps
+        if not skips and (not asked or hasattr(optimizer, "param_groups")):
+            self._tell_step(optimizer, before)
+        return answer
+
+    def _tell_step(self, optimizer: Any, before: int) -> None:
+        """Record a step, as torch's hook does: not of what only hands on to an optimizer."""
+        if self.steps == before or any(one is optimizer for one in self.optimizers):
+            self.steps += 1
             self.write("step", type(optimizer).__name__)
 
     def _scaled(self, update: Any) -> Any:

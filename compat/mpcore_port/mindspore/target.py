@@ -51,6 +51,7 @@ from mpcore_port.mindspore.rules.names.only_shown import GuardRule
 from mpcore_port.mindspore.rules.names.partials import PartialRule
 from mpcore_port.mindspore.rules.names.scripted import ScriptedRule
 from mpcore_port.mindspore.rules.names.shown import ShownRule
+from mpcore_port.mindspore.rules.names.switches_in_branches import BranchSwitchRule
 from mpcore_port.mindspore.rules.names.words import WordsRule
 from mpcore_port.mindspore.rules.networks.at_birth import AtBirthRule
 from mpcore_port.mindspore.rules.networks.exact_types import ExactTypeRule
@@ -197,6 +198,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         ],
         [ReleasedRule(), JustMadeRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],
         [
+            BranchSwitchRule(),  # before loops are written anew
             LayerInPlaceRule(),
             LoopedLayerRule(),
             PenaltyRule(),

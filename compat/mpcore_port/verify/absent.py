@@ -148,7 +148,8 @@ def install(
         torch.compile = _eager  # type: ignore[attr-defined]  # compilers take minutes on a CPU
         torch.jit.script = _eager  # it reads annotations, which what is absent has not
         if importlib.util.find_spec("tensorboard") is None:  # torch's own module looks for it
-            sys.modules.setdefault("torch.utils.tensorboard", _Absent("torch.utils.tensorboard"))
+            board = _Absent("torch.utils.tensorboard")
+            torch.utils.tensorboard = sys.modules.setdefault("torch.utils.tensorboard", board)
         sys.modules.setdefault("torch._six", _six())
         _take_numbers(torch)
         _take_networks()

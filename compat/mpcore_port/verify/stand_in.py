@@ -324,9 +324,16 @@ class StandIn(Missing):
 
     __slots__ = ("_mpcore_classes", "_mpcore_imported", "_mpcore_net", "_mpcore_owner")
 
-    def __init__(self, name: str, classes: int = _CLASSES, *, imported: bool = False) -> None:
+    def __init__(
+        self,
+        name: Any = "value",
+        classes: Any = _CLASSES,
+        *_: Any,
+        imported: bool = False,
+        **__: Any,
+    ) -> None:
         super().__init__(name)
-        self._mpcore_classes = classes
+        self._mpcore_classes = classes if isinstance(classes, int) else _CLASSES
         self._mpcore_net: Any = None
         self._mpcore_owner: Any = None
         self._mpcore_imported = imported

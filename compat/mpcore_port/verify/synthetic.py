@@ -212,8 +212,9 @@ class Missing:
     # apart from what ``**vars(settings)`` hands on
     __slots__ = ("__dict__", "__weakref__", "_mpcore_name")
 
-    def __init__(self, name: str) -> None:
-        self._mpcore_name = name
+    def __init__(self, name: Any = "value", *_: Any, **__: Any) -> None:
+        # scripts make another of its kind, of whatever: type(batch)(x, label=y)
+        self._mpcore_name: str = name if isinstance(name, str) else "value"
 
     def __repr__(self) -> str:
         return f"<not there: {self._mpcore_name}>"
