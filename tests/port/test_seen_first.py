@@ -248,6 +248,7 @@ def _beside_in_folder(files: dict[str, Any], folder: Path) -> None:
 @contextlib.contextmanager
 def _first_on_path(folder: Path) -> Iterator[None]:
     sys.path.insert(0, str(folder))
+    sys.modules.pop("parts", None)  # of another test's folder
     try:
         yield
     finally:
