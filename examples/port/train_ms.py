@@ -108,7 +108,7 @@ def load(args, model, optimizer, scaler, device):
 def main():
     args = parse()
     local_rank = int(os.environ.get("LOCAL_RANK", 0))
-    device = port.device(f"cuda:{local_rank}" if args.device == "cuda" else "cpu")
+    device = port.device(f"cuda:{local_rank}" if port.is_accelerator(args.device) else "cpu")
     ms.set_seed(0)
     model = Net().set_train()
     if "LOCAL_RANK" in os.environ:
