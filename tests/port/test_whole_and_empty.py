@@ -94,7 +94,8 @@ def test_types_of_tensors_know_their_own(tmp_path: object) -> None:
 
 
 def test_what_tensors_of_mindspore_have_not_is_named() -> None:
-    found = ported(HEAD + "t = x.cholesky_inverse()\ndef f(w):\n    return w.is_leaf\nmade.append(f(t))\n")
+    script = "t = x.cholesky_inverse()\ndef f(w):\n    return w.is_leaf\nmade.append(f(t))\n"
+    found = ported(HEAD + script)
     assert {edit.line for edit in found.edits if edit.kind in ("unproven", "refused")} >= {7, 9}
 
 
