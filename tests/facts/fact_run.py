@@ -31,11 +31,15 @@ from mpcore_port.targets import load_target
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
-__all__ = ["Found", "Pair", "execute"]
+__all__ = ["Found", "Pair", "PortFailed", "execute"]
 
 HERE = Path(__file__).parent
 _NO_DROPOUT = re.compile(r"dropout=0(\.0)?[,)]")
 _LIMIT = 300.0  # seconds for one job
+
+
+class PortFailed(RuntimeError):  # noqa: N818  # a finding
+    """A rule raised for a script of cases."""
 
 
 @dataclass
@@ -172,7 +176,7 @@ def _ported(cases: list[Case]) -> tuple[str, dict[int, str]]:
         found = port_text(text, load_target("mindspore"))
     if found.failures:
         msg = f"{cases[0].name}: {found.failures}"
-        raise RuntimeError(msg)
+        raise PortFailed(msg)
     by_line = {}
     for place, line in enumerate(text.splitlines(), 1):
         if line.startswith("def case_"):
