@@ -397,12 +397,13 @@ def _by_rules(one: Scanned, target: Target, options: Options, project: Scan) -> 
 
 def _anew(source: Source) -> list[Edit]:
     """Return the edits of lines that were read anew: Python took a word, or is older than they."""
-    rule, path, old = "python", source.path, "quotes in an f-string"
-    words = [
-        Edit(path, n, 0, "exact", rule, "async=", "non_blocking=", WHY) for n in source.renewed
+    words = ("async=", "non_blocking=", WHY)
+    quotes = ("quotes in an f-string", "others", fstrings.WHY)
+    return [
+        Edit(source.path, line, 0, "exact", "python", *said)
+        for lines, said in ((source.renewed, words), (source.requoted, quotes))
+        for line in lines
     ]
-    why = fstrings.WHY
-    return words + [Edit(path, n, 0, "exact", rule, old, "others", why) for n in source.requoted]
 
 
 def _handed(source: Source) -> list[Edit]:

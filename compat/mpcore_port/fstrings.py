@@ -11,6 +11,8 @@ from typing import Any
 import libcst as cst
 from libcst.metadata import MetadataWrapper, PositionProvider
 
+from mpcore_port.scopes import code_of
+
 __all__ = ["NEEDS", "WHY", "line_of_new", "requoted"]
 
 WHY = "quotes in an f-string's braces that Python before 3.12 does not read, written otherwise"
@@ -81,17 +83,13 @@ class _Found(cst.CSTTransformer):
     ) -> cst.BaseExpression:
         """Change an outermost one."""
         self.depth -= 1
-        if self.depth or _parses(f"({_code(original_node)})"):
+        if self.depth or _parses(f"({code_of(original_node)})"):
             return updated_node
         changed: cst.BaseExpression | None = self.change(updated_node)
         if changed is None:
             return updated_node
         self.lines.append(self.get_metadata(PositionProvider, original_node).start.line)
         return changed
-
-
-def _code(node: cst.CSTNode) -> str:
-    return cst.Module([]).code_for_node(node)
 
 
 def _other_quotes(node: cst.FormattedString) -> cst.BaseExpression | None:
@@ -105,7 +103,7 @@ def _other_quotes(node: cst.FormattedString) -> cst.BaseExpression | None:
         made = _with(node, kinds)
     except ValueError:
         return None
-    return made if _parses(f"({_code(made)})") else None
+    return made if _parses(f"({code_of(made)})") else None
 
 
 def _split(code: str) -> tuple[str, str]:

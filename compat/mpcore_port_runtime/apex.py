@@ -21,6 +21,7 @@ from mpcore.errors import PolicyError, check_choice
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
 from mpcore_port_runtime.compiling import Compiled
 from mpcore_port_runtime.regions import autocast, is_autocast_enabled
+from mpcore_port_runtime.scales import Scales
 from mpcore_port_runtime.training import scaled_by
 
 if TYPE_CHECKING:
@@ -45,7 +46,7 @@ _NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 _WORDS = {None: None, True: True, False: False, "True": True, "False": False}
 
 
-class LossScaler:
+class LossScaler(Scales):
     """One loss scale, moved by each backward pass; a constant one looks for no overflows."""
 
     def __init__(self, loss_scale: Any, min_loss_scale: Any, max_loss_scale: float) -> None:
@@ -86,15 +87,6 @@ class LossScaler:
         else:  # apex counts here too; nothing depends on it
             self.state = self.state._replace(good_steps=self.state.good_steps + 1)
         return self.dynamic and not finite
-
-    def scale(self, inputs: Any) -> Any:
-        """Return a loss times the scale, as MindSpore's loss scalers do."""
-        return inputs * self.get_scale()
-
-    def unscale(self, inputs: Any) -> tuple[Any, ...]:
-        """Return gradients divided by the scale."""
-        factor = inverse(self.get_scale())
-        return tuple(grad * factor for grad in inputs)
 
     def adjust(self, grads_finite: Any) -> bool:
         """Move the scale by whether gradients were finite; return whether it is dynamic."""

@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from mpcore.errors import BackendError
-from mpcore.scaling.transition import inverse
+from mpcore_port_runtime.scales import Scales
 from mpcore_port_runtime.training import GradScaler
 
 __all__ = ["loss_scaler"]
 
 
-class LossScaler:
+class HandedScaler(Scales):
     """A scaler of another file as MindSpore's own are used, on the same state."""
 
     def __init__(self, scaler: GradScaler | None) -> None:
@@ -27,15 +27,6 @@ class LossScaler:
         """Return the scale of the next backward pass."""
         return self._scaler.get_scale() if self._scaler is not None else 1.0
 
-    def scale(self, inputs: Any) -> Any:
-        """Return a loss times the scale."""
-        return inputs * self.get_scale()
-
-    def unscale(self, inputs: Any) -> tuple[Any, ...]:
-        """Return gradients divided by the scale."""
-        factor = inverse(self.get_scale())
-        return tuple(grad * factor for grad in inputs)
-
     def adjust(self, grads_finite: Any) -> bool:
         """Move the scale by whether gradients were finite; return whether it is dynamic."""
         if self._scaler is not None:
@@ -43,7 +34,7 @@ class LossScaler:
         return self.dynamic
 
 
-def loss_scaler(scaler: Any) -> LossScaler:
+def loss_scaler(scaler: Any) -> HandedScaler:
     """Return a scaler with the methods of MindSpore's: ``scale``, ``unscale``, ``adjust``.
 
     Args:
@@ -53,6 +44,6 @@ def loss_scaler(scaler: Any) -> LossScaler:
         BackendError: it is something else.
     """
     if scaler is None or isinstance(scaler, GradScaler):
-        return LossScaler(scaler)
+        return HandedScaler(scaler)
     msg = f"`scaler` must be a GradScaler or None, got {type(scaler).__name__}: port its file, too"
     raise BackendError(msg)

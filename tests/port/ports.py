@@ -31,6 +31,7 @@ __all__ = [
     "compare",
     "loaded",
     "ported",
+    "ported_folder",
     "recorded",
     "verified",
 ]
@@ -87,6 +88,12 @@ def loaded(text: str, folder: Path) -> dict[str, Any]:
     path = folder / "ported.py"
     path.write_text(text, encoding="utf-8")
     return runpy.run_path(str(path), run_name="port")
+
+
+def ported_folder(folder: Path) -> dict[str, str]:
+    """Return the ports of the files in a folder, by the files' names."""
+    files = port_tree(walk(folder), TARGET, Options()).files
+    return {one.source.path.rpartition("/")[2]: one.text for one in files}
 
 
 def beside(script: str, folder: Path) -> Ported:

@@ -11,7 +11,7 @@ import torch
 
 import mpcore_port_runtime as port
 
-from .ports import FILLED, beside, loaded, ported
+from .ports import FILLED, beside, loaded, ported, ported_folder
 
 HEAD = (
     FILLED
@@ -195,17 +195,10 @@ second = torch.optim.SGD(b.parameters(), lr=0.1)
 
 
 def test_one_scaler_of_another_file_scales_two_steps(tmp_path):
-    from mpcore_port.engine import port_tree
-    from mpcore_port.source import walk
-    from mpcore_port.targets import Options
-
-    from .ports import TARGET
-
     (tmp_path / "engine.py").write_text(HEAD + SHARED, encoding="utf-8")
     main = "import torch\nfrom engine import fit, data\nfit(data, torch.amp.GradScaler('cpu'))\n"
     (tmp_path / "main.py").write_text(main, encoding="utf-8")
-    files = port_tree(walk(tmp_path), TARGET, Options()).files
-    text = next(one.text for one in files if one.source.path.endswith("engine.py"))
+    text = ported_folder(tmp_path)["engine.py"]
     assert text.count("port.loss_scaler(scaler)") == 1
     theirs: dict[str, Any] = {"__name__": "script"}
     exec(HEAD + SHARED, theirs)

@@ -11,12 +11,9 @@ import torch
 
 import mpcore_port_runtime as port
 from mpcore.errors import BackendError
-from mpcore_port.engine import port_tree
-from mpcore_port.source import walk
-from mpcore_port.targets import Options
 from mpcore_port.verify.twins import with_twins
 
-from .ports import FILLED, TARGET, beside, loaded, ported, verified
+from .ports import FILLED, beside, loaded, ported, ported_folder, verified
 from .test_turns import HEAD, LEFT
 
 SCRIPT = """
@@ -164,10 +161,7 @@ def test_a_scaler_that_another_file_makes(tmp_path, loop, scaled):
     """The file that makes it keeps torch's; the loop is MindSpore's own form, on its state."""
     (tmp_path / "engine.py").write_text(FILLED + NETWORK + LOOPS[loop], encoding="utf-8")
     (tmp_path / "main.py").write_text(MAIN, encoding="utf-8")
-    texts = {
-        one.source.path.rpartition("/")[2]: one.text
-        for one in port_tree(walk(tmp_path), TARGET, Options()).files
-    }
+    texts = ported_folder(tmp_path)
     assert "value_and_grad" in texts["engine.py"]
     assert "port.GradScaler" in texts["main.py"]
     theirs: dict[str, Any] = {"__name__": "script"}

@@ -6,11 +6,7 @@ import sys
 
 import pytest
 
-from mpcore_port.engine import port_tree
-from mpcore_port.source import walk
-from mpcore_port.targets import Options
-
-from .ports import TARGET, compare, ported
+from .ports import compare, ported, ported_folder
 
 AVERAGES = """import torch
 from torch import nn
@@ -31,29 +27,21 @@ made = [one.count, one.mean, one.rate, len(one.state_dict()), one.state_dict()["
 """
 
 
-@pytest.fixture
-def beside_each_other(tmp_path, monkeypatch):
-    """A folder of the two files; the port's is looked at by who runs it."""
+def test_buffers_of_another_file_are_set(tmp_path, monkeypatch):
+    """MindSpore raised: a Cell's buffer takes no other tensor by its name."""
     (tmp_path / "averages_afar.py").write_text(AVERAGES, encoding="utf-8")
     (tmp_path / "main.py").write_text(SCRIPT, encoding="utf-8")
-    yield tmp_path, monkeypatch
-    sys.modules.pop("averages_afar", None)
-
-
-def test_buffers_of_another_file_are_set(beside_each_other):
-    """MindSpore raised: a Cell's buffer takes no other tensor by its name."""
-    folder, monkeypatch = beside_each_other
-    texts = {
-        one.source.path.rpartition("/")[2]: one.text
-        for one in port_tree(walk(folder), TARGET, Options()).files
-    }
-    other = folder / "ported"
+    texts = ported_folder(tmp_path)
+    assert 'port.hold(one, "count"' in texts["main.py"]
+    other = tmp_path / "ported"
     other.mkdir()
     (other / "averages_afar.py").write_text(texts["averages_afar.py"], encoding="utf-8")
-    assert 'port.hold(one, "count"' in texts["main.py"]
     monkeypatch.syspath_prepend(other)
     script = AVERAGES + SCRIPT.replace("from averages_afar import Averages\n", "")
-    compare(script, texts["main.py"], folder)
+    try:
+        compare(script, texts["main.py"], tmp_path)
+    finally:
+        sys.modules.pop("averages_afar", None)
 
 
 @pytest.mark.parametrize("line", ["one.rate = 0.5", "one.rate = other.rate"])

@@ -90,11 +90,11 @@ def takes_no_word(name: str, call: cst.Call, at: At) -> bool:
     ``dataset.size("train")`` is another object's. Tensors whose axes have names take some: files
     that say so are left out.
     """
-    sign = signature(f"Tensor.{name}")
-    if sign is None or _NAMED_AXES.search(at.source.text):
-        return False
     words = [isinstance(arg.value, _STRINGS) for arg in call.args]
     if not any(words) or any(arg.star for arg in call.args):
+        return False
+    sign = signature(f"Tensor.{name}")
+    if sign is None or _NAMED_AXES.search(at.source.text):
         return False
     params = {param.name: param for param in sign.params}
     for (given, _, arg), is_word in zip(_given(sign, call), words, strict=True):

@@ -125,17 +125,14 @@ def record_native(recorder: Any, ms: Any, mode: str) -> None:
         ms: MindSpore.
         mode: as in ``replay``.
     """
-    from mpcore_port_runtime import handed_scalers
     from mpcore_port_runtime.apex import LossScaler
+    from mpcore_port_runtime.handed_scalers import HandedScaler
 
     native = _Native(recorder, ms, mode)
     native.install()
     ms.value_and_grad = native.value_and_grad(ms.value_and_grad)
-    handed = handed_scalers.LossScaler
-    scalers: tuple[Any, ...] = (ms.amp.DynamicLossScaler, ms.amp.StaticLossScaler, LossScaler)
-    scalers = (*scalers, handed)
-    for cls in scalers:
+    own: tuple[Any, ...] = (ms.amp.DynamicLossScaler, HandedScaler)
+    for cls in (*own, ms.amp.StaticLossScaler, LossScaler):
         cls.scale, cls.unscale = native.scale(cls.scale), native.unscale(cls.unscale)
-    movers: tuple[Any, ...] = (ms.amp.DynamicLossScaler, handed)
-    for cls in movers:
+    for cls in own:
         cls.adjust = native.adjust(cls.adjust)

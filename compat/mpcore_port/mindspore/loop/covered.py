@@ -56,10 +56,10 @@ def covers(clipped: Any, moved: Any, at: At) -> bool | None:
     """
     if code_of(clipped) == code_of(moved):
         return True
-    whole = [_is_whole(one, at) for one in (clipped, moved)]
+    both = [_pieces(one, at) for one in (clipped, moved)]
+    whole = [_is_whole(one) for one in both]
     if all(whole):
         return True
-    both = [_pieces(one, at) for one in (clipped, moved)]
     if whole[1] is False and any(one.is_spent for one in both[1] or ()):
         return False
     if whole[0] is False and whole[1]:  # what is clipped is a part by its conditions
@@ -67,9 +67,8 @@ def covers(clipped: Any, moved: Any, at: At) -> bool | None:
     return None
 
 
-def _is_whole(node: Any, at: At) -> bool | None:
-    """Return whether an expression holds all that its networks learn; None: it is not read."""
-    pieces = _pieces(node, at)
+def _is_whole(pieces: list[_Piece] | None) -> bool | None:
+    """Return whether pieces are all that their networks learn; None: they are not known."""
     if not pieces:
         return None
     left = [one for one in pieces if not one.is_spent]

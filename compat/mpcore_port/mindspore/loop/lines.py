@@ -280,17 +280,17 @@ class Taken:
             raise NotPlain(statement, "its branches train in two ways")
         self.opened.append(Opened(statement))
         kept, left = (first, second) if scaled else (second, first)
-        if _clips_scaled(
-            _flat(kept)
-        ):  # the other branch clips them as they are, by a scaler that is on
+        every_kept, every_left = _flat(kept), _flat(left)
+        # The other branch clips them as they are, by a scaler that is on.
+        if _clips_scaled(every_kept):
             raise NotPlain(statement, "one branch of two clips what is scaled")
         switch = test if scaled else negated(statement.test)
-        passes = (line.act for line in _flat(left) if line.act and line.act.kind == "backward")
+        passes = (line.act for line in every_left if line.act and line.act.kind == "backward")
         also = tuple(act.sink for act in passes)
         for line in kept:
             for inner in line.inner.values():
                 inner.outer = home
-        for line in _flat(kept):
+        for line in every_kept:
             if line.region is not None and not any(b.region for b in left):
                 line.region = Region(line.region.dtype, switch)
             if line.act is not None and line.act.kind == "backward":

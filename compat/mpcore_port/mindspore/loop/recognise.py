@@ -243,7 +243,7 @@ class _Grouping:
         self.clips.append((line, block))
 
     def _step(self, line: Line, block: Block, act: Any) -> None:
-        if any(self._grows_later(call, line) for call in self.at.names.calls):
+        if any(self._grows_later(call, line) for call in self.at.names.callers("add_param_group")):
             raise NotPlain(line.node, "its optimizer gets more parameters later")
         if not self.pending:
             if self.last is None or self.last.steps[0] not in block.lines or self.clips:
@@ -280,10 +280,9 @@ class _Grouping:
 
     def _grows_later(self, call: cst.Call, step: Line) -> bool:
         """Return whether a call adds parameters anywhere but in front of the loop that steps."""
-        func, names = call.func, self.at.names
-        if not isinstance(func, cst.Attribute) or func.attr.value != "add_param_group":
+        if not isinstance(call.func, cst.Attribute):
             return False
-        around = names.enclosing(call, *_LOOPS, cst.FunctionDef) or self.at.module
+        around = self.at.names.enclosing(call, *_LOOPS, cst.FunctionDef) or self.at.module
         if around is not self.steps.node:
             return True
         for place, one in enumerate(self.steps.block.lines):

@@ -29,7 +29,7 @@ _LOWERED = (
     "puts back what the forward pass has assigned"
 )
 _TRUE = "what stands for no scaler is true as well: it is asked which it is"
-CALLERS = "_mpcore_"
+_CALLERS = "_mpcore_"
 """How names begin of what verification calls a step with."""
 _ACTS = {"scale", "unscale_", "step", "update"}
 _OURS = {"get_scale", "state_dict", "load_state_dict", "is_enabled"}
@@ -83,6 +83,13 @@ def _names(part: cst.Assign) -> list[str]:
     return [code_of(one.target) for one in part.targets]
 
 
+def _is_callers(call: cst.Call, at: At) -> bool:
+    """Return whether verification makes a scaler, for a step that is handed one."""
+    statement = at.names.parents.get(call)
+    targets = statement.targets if isinstance(statement, cst.Assign) else ()
+    return any(code_of(one.target).startswith(_CALLERS) for one in targets)
+
+
 class _Compared(Walker):
     def __init__(self, scalers: Scalers) -> None:
         self.scalers, self.any = scalers, False
@@ -100,6 +107,8 @@ class Scalers:
     Attributes:
         made: the calls that make them.
         apart: ids of backward passes without a scaler, of branches that are one step now.
+        handed_in: whether no file of the project makes a scaler: whoever calls this one does.
+        afar: whether another file of the project makes it: torch's, by the port's support.
     """
 
     def __init__(self, at: At, texts: Iterable[str], apart: Iterable[Any] = ()) -> None:
@@ -109,6 +118,10 @@ class Scalers:
         self._told: set[int] = set()
         self.made = [call for call in at.names.calls if at.names.called(call) in SCALERS]
         self._made = {id(call) for call in self.made}
+        self._makes_none = all(_is_callers(call, at) for call in self.made)
+        others = any(one.file != at.source.path for one in at.project.scalers)
+        self.handed_in = self._makes_none and not others
+        self.afar = self._makes_none and others
         self._alone = made_in_branches(at)
 
     def _maker(self, call: cst.Call) -> str:
@@ -164,30 +177,6 @@ class Scalers:
             return True
         field = isinstance(node, cst.Attribute) and f"self.{node.attr.value}"
         return dotted(node) in self.texts or field in self.texts  # trainer.scaler, of outside
-
-    @property
-    def handed_in(self) -> bool:
-        """Whether no file of the project makes a scaler: whoever calls this one does."""
-        return self._makes_none and not self._others
-
-    @property
-    def afar(self) -> bool:
-        """Whether another file of the project makes the scaler: torch's, by the port's support."""
-        return self._makes_none and self._others
-
-    @property
-    def _makes_none(self) -> bool:
-        return all(map(self._is_callers, self.made))
-
-    @property
-    def _others(self) -> bool:
-        return any(one.file != self.at.source.path for one in self.at.project.scalers)
-
-    def _is_callers(self, call: cst.Call) -> bool:
-        """Return whether verification makes a scaler, for a step that is handed one."""
-        statement = self.at.names.parents.get(call)
-        targets = statement.targets if isinstance(statement, cst.Assign) else ()
-        return any(code_of(one.target).startswith(CALLERS) for one in targets)
 
     def _check_files(self) -> None:
         """Refuse scalers that several files share: each is ported by itself."""

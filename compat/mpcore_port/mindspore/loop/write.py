@@ -367,14 +367,14 @@ class _Writer:
         """Say when a step is taken whatever its gradients are; return what chooses its scaler."""
         test, made = group.scaled_if, []
         if scalers.afar:
-            given = f"{group.scaler} if {test} else None" if test else group.scaler
-            given = group.scaler if test == f"{group.scaler} is not None" else given
-            known = given in self._handed_in  # one scale of several steps
-            name = self._handed_in.get(given) or self.fresh("loss_scaler")
-            self._handed_in[given] = name
-            group.scaler, group.always = name, f"not {name}.dynamic"
-            call = f"{name} = {self.words('port')}.loss_scaler({given})"
-            return [] if known else self._spaced(call)
+            alone = test in ("", f"{group.scaler} is not None")
+            given = group.scaler if alone else f"{group.scaler} if {test} else None"
+            if given not in self._handed_in:  # else it is the scale of another step, too
+                name = self._handed_in[given] = self.fresh("loss_scaler")
+                made = self._spaced(f"{name} = {self.words('port')}.loss_scaler({given})")
+            group.scaler = self._handed_in[given]
+            group.always = f"not {group.scaler}.dynamic"
+            return made
         if test and not scalers.asks(test, group.scaler, group.steps[0].source):
             name = self.fresh(f"loss_scaler{group.suffix}")
             sides, asked = [group.scaler, scalers.none()], cst.parse_expression(test)

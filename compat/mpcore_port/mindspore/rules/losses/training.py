@@ -300,7 +300,8 @@ class TrainingRule(PortRule):
         above = at.names.parents.get(old)
         if isinstance(above, cst.If) and above.orelse is old:
             return None  # by the first of them
-        lonely, targets = at.once(_lonely), list[str]()
+        lonely = at.once(_lonely)
+        targets: list[str] = []
         one: Any = old
         while isinstance(one, cst.If):
             targets += [name for name in lonely.get(id(one), ()) if name not in targets]

@@ -61,6 +61,7 @@ _FORKS = {
     "multiprocessing.Pool",
     "multiprocessing.Process",
 }
+_WORDS = ("ProcessPoolExecutor", "multiprocessing")
 _FORKED = (
     "its processes are forked: an operation of MindSpore hangs in them once this one has run any; "
     'hand them arrays, or make them spawned, by multiprocessing.get_context("spawn")'
@@ -74,9 +75,13 @@ class ForkRule(PortRule):
     reason = "processes of Python's own"
     visits = (cst.Call,)
 
+    def idle(self, at: At) -> bool:
+        """Whether nothing makes processes, or the script is a port."""
+        return super().idle(at) or not any(word in at.code for word in _WORDS)
+
     def act(self, old: cst.Call, new: Any, at: At) -> Any:
         """Name one call that makes such processes."""
-        if at.names.called(old) not in _FORKS or len(at.scan.torch_names) == 0:
+        if at.names.called(old) not in _FORKS or not at.scan.torch_names:
             return None
         if any(arg.keyword is not None and arg.keyword.value == "mp_context" for arg in old.args):
             return None

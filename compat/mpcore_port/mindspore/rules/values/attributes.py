@@ -232,7 +232,7 @@ class AttributeRule(PortRule):
         target: Any = old.targets[0].target
         if len(old.targets) > 1 or not isinstance(target, cst.Attribute):
             return None
-        if at.values.kind(old.value) != "tensor" or not _is_made_elsewhere(target.value, at):
+        if at.values.kind(old.value) != "tensor" or not _is_of_another_file(target.value, at):
             return None
         held: Any = new.targets[0].target
         text = f'port.hold({code_of(held.value)}, "{target.attr.value}", {code_of(new.value)})'
@@ -241,7 +241,7 @@ class AttributeRule(PortRule):
         return made
 
 
-def _is_made_elsewhere(node: cst.BaseExpression, at: At) -> bool:
+def _is_of_another_file(node: cst.BaseExpression, at: At) -> bool:
     """Return whether something is an object of a class that another file of the script has."""
     made = [one for one in at.names.origins(node) if isinstance(one, cst.Call)]
     names = [str(at.names.called(call) or "") for call in made]
