@@ -308,7 +308,7 @@ def test_dither_moves_a_sound() -> None:
 
 TOLD = """
 import torch
-from timm.data import create_dataset, create_loader
+from timm.data import Mixup, create_dataset, create_loader
 from timm.data.loader import PrefetchLoader
 from timm.utils import NativeScaler
 from timm import utils
@@ -321,6 +321,7 @@ def main(args):
     )
     other = PrefetchLoader(loader, fp16=True)
     scalers = [NativeScaler(), utils.NativeScaler(), NativeScaler(device="cuda")]
+    mixup = Mixup(num_classes=4)
     last = create_loader(*args.all)
     mine = create_loader(loader, (3, 4, 4), 8, device=torch.device(args.device))
     return other, scalers, last, mine
@@ -329,8 +330,9 @@ def main(args):
 
 def test_what_of_timm_chooses_cuda_is_told_the_device() -> None:
     found = ported(TOLD, load_target("torch_npu"))
-    assert 'batch_size=8, device=torch.device("npu"),\n    )' in found.text
-    assert 'PrefetchLoader(loader, fp16=True, device=torch.device("npu"))' in found.text
+    assert "loader = _port_timm_loader(\n        create_loader, create_dataset" in found.text
+    assert "_port_timm_loader(PrefetchLoader, loader, fp16=True)" in found.text
+    assert "mixup = _port_timm_mixup(Mixup(num_classes=4))" in found.text
     assert (
         "_port_timm_scaler(NativeScaler()), _port_timm_scaler(utils.NativeScaler())" in found.text
     )
@@ -338,6 +340,7 @@ def test_what_of_timm_chooses_cuda_is_told_the_device() -> None:
     assert "create_loader(*args.all)" in found.text
     assert "8, device=torch.device(args.device))" in found.text
     said = {e.line: e.effect for e in found.edits if e.rule == "timm"}
-    assert sorted(said) == [9, 14, 15]
-    assert "up to 0.6" in said[9]
+    assert sorted(said) == [9, 14, 15, 16]
+    assert "transfer_to_npu" in said[9]
+    assert "transfer_to_npu" in said[16]
     assert "switches itself off" in said[15]

@@ -23,7 +23,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
-__all__ = ["DEVICE", "all_placed", "install", "is_on_device"]
+__all__ = ["DEVICE", "all_placed", "install", "is_on_device", "migrate"]
 
 _MARK = "_mpcore_on_device"
 _ALIASES = {  # as torch_npu.npu has them: no DoubleTensor
@@ -234,14 +234,8 @@ _SET_DATA = torch.Tensor.data.__set__
 
 def install(kind: str) -> types.ModuleType:
     """Let the CPU stand in for ``"cuda"`` or ``"npu"``; return the module of the device."""
-    pattern = re.compile(rf"{kind}(:\d+)?")
     torch.Tensor.is_npu = property(is_on_device)
-
-    def named(value: Any, place: torch.device) -> Any:
-        if isinstance(value, torch.device):
-            return place if value.type == kind else value
-        return str(place) if isinstance(value, str) and pattern.fullmatch(value) else value
-
+    named = functools.partial(_named, kind)
     moved = functools.partial(named, place=_MOVED_TO_CPU)
 
     if kind == "npu":
@@ -263,6 +257,21 @@ def install(kind: str) -> types.ModuleType:
     _move_parallel(kind)
     _Move(functools.partial(named, place=DEVICE), kind).__enter__()  # for the life of the process
     return module
+
+
+def _named(kind: str, value: Any, place: torch.device) -> Any:
+    """Return ``place`` where ``value`` names a device of this kind, else ``value``."""
+    if isinstance(value, torch.device):
+        return place if value.type == kind else value
+    is_named = isinstance(value, str) and re.fullmatch(rf"{kind}(:\d+)?", value)
+    return str(place) if is_named else value
+
+
+def migrate() -> None:
+    """Let names of CUDA be the NPU's, as ``torch_npu.contrib.transfer_to_npu`` does."""
+    vars(torch.cuda).update(_answers("npu"))
+    _move_methods("cuda")
+    _Move(functools.partial(_named, "cuda", place=DEVICE), "cuda").__enter__()
 
 
 def _move_accelerator(kind: str) -> None:
