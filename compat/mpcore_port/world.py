@@ -107,6 +107,7 @@ class _World:
         self.values = Values(tree.names, project.modules)
         self.refused = {edit.line for edit in edits if edit.kind == "refused"}
         self.done = {(edit.line, edit.column) for edit in edits}
+        self.asked = {(e.line, e.column) for e in edits if "is_accelerator(" in e.new}
         self.texts = {(edit.line, edit.old.partition("(")[0]) for edit in edits}
         self.gone = {e.line for e in edits if e.kind == "changed" and not e.new}
         self.ours = {(e.line, e.column) for e in edits if e.new.startswith(_OURS)}
@@ -182,6 +183,9 @@ class _World:
         whole = self.names.enclosing(node, cst.FormattedString)
         if whole is not None and self.tree.positions.start(whole) in self.done:
             return
+        compared = self.names.enclosing(node, cst.Comparison)
+        if compared is not None and self.tree.positions.start(compared) in self.asked:
+            return  # it is gone: the runtime is asked
         call = self.names.enclosing(node, cst.Call)
         command = (self.names.called(call) or "").startswith(_COMMANDS) if call else False
         kept = "a command that is kept says" if command else "a string that is kept says"
