@@ -107,7 +107,10 @@ class _World:
         self.values = Values(tree.names, project.modules)
         self.refused = {edit.line for edit in edits if edit.kind == "refused"}
         self.done = {(edit.line, edit.column) for edit in edits}
-        self.asked = {(e.line, e.column) for e in edits if "is_accelerator(" in e.new}
+        self.replaced: dict[int, list[Edit]] = {}  # a pass moves columns
+        for edit in edits:
+            if edit.new and edit.kind in ("exact", "changed"):
+                self.replaced.setdefault(edit.line, []).append(edit)
         self.texts = {(edit.line, edit.old.partition("(")[0]) for edit in edits}
         self.gone = {e.line for e in edits if e.kind == "changed" and not e.new}
         self.ours = {(e.line, e.column) for e in edits if e.new.startswith(_OURS)}
@@ -183,13 +186,23 @@ class _World:
         whole = self.names.enclosing(node, cst.FormattedString)
         if whole is not None and self.tree.positions.start(whole) in self.done:
             return
-        compared = self.names.enclosing(node, cst.Comparison)
-        if compared is not None and self.tree.positions.start(compared) in self.asked:
-            return  # it is gone: the runtime is asked
+        if self._is_gone(node):
+            return
         call = self.names.enclosing(node, cst.Call)
         command = (self.names.called(call) or "").startswith(_COMMANDS) if call else False
         kept = "a command that is kept says" if command else "a string that is kept says"
         yield node, code_of(node)[:_SHOWN], f"{kept} {said.group()}"
+
+    def _is_gone(self, node: cst.CSTNode) -> bool:
+        """Return whether a call or comparison around a string was written anew without it."""
+        text = code_of(node)
+        for around in self.names.ancestors(node):
+            if not isinstance(around, (cst.Arg, cst.Call, cst.Comparison, cst.ComparisonTarget)):
+                return False
+            for edit in self.replaced.get(self.tree.line(around), ()):
+                if text not in edit.new and edit.old == code_of(around):
+                    return True
+        return False
 
     def _is_bare(self, node: cst.CSTNode) -> bool:
         parent = self.names.parents[node]

@@ -81,14 +81,21 @@ made += [net.weight, getattr(3, "requires_grad", False)]
 
 
 def test_a_parameter_says_by_itself_what_it_wants() -> None:
-    script = "import torch\ndef f(net):\n    return [getattr(p, 'requires_grad', False) for p in net]"
-    assert "wants_grad" not in ported(script).text
+    asked = "[getattr(p, 'requires_grad', False) for p in net]"
+    assert "wants_grad" not in ported(f"import torch\ndef f(net):\n    return {asked}\n").text
 
 
 # --- words for the device that are gone -----------------------------------------------------------
 
 
-@pytest.mark.parametrize(("asked", "lines"), [('device == "cuda"', []), ('"cuda" in device', [3])])
+@pytest.mark.parametrize(
+    ("asked", "lines"),
+    [
+        ('device == "cuda"', []),
+        ('torch.autocast("cuda", torch.float16)', []),
+        ('"cuda" in device', [3]),
+    ],
+)
 def test_a_word_that_is_asked_for_by_the_runtime_is_not_told_of(
     asked: str, lines: list[int]
 ) -> None:
