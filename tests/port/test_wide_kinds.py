@@ -101,3 +101,82 @@ def test_a_word_that_is_asked_for_by_the_runtime_is_not_told_of(
 ) -> None:
     found = ported(f"import torch\ndef f(device):\n    return {asked}\n")
     assert [edit.line for edit in found.edits if "is kept says" in edit.reason] == lines
+
+
+# --- switches of gradients ------------------------------------------------------------------------
+
+STEPPED = f"""{FILLED}{NET}
+class Trainer:
+    def __init__(self):
+        self.net = filled(Net())
+        self.opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+    def step(self, x):
+        torch.set_grad_enabled(True)
+        loss = (self.net(x) ** 2).mean()
+        self.opt.zero_grad()
+        loss.backward()
+        self.opt.step()
+        torch.set_grad_enabled(False)
+        return loss.item()
+    def guarded(self, x):
+        try:
+            torch.set_grad_enabled(True)
+            loss = (self.net(x) ** 2).mean()
+            self.opt.zero_grad()
+            loss.backward()
+            self.opt.step()
+        finally:
+            torch.set_grad_enabled(False)
+        return loss.item()
+trainer = Trainer()
+for i in range(3):
+    made.append(trainer.step(torch.ones(2, 3) * i))
+    made.append(trainer.guarded(torch.ones(2, 3)))
+    made.append(float(torch.is_grad_enabled()))
+torch.set_grad_enabled(True)
+"""
+
+
+def test_a_switch_in_front_of_a_step_and_behind_it(tmp_path: Path) -> None:
+    found = beside(STEPPED, tmp_path)
+    assert found.text.count("port.set_grad_enabled(") == 5
+
+
+def test_a_switch_over_a_function_and_in_a_choice(tmp_path: Path) -> None:
+    script = f"""{FILLED}{NET}
+from contextlib import ExitStack, nullcontext
+@torch.set_grad_enabled(False)
+def asked(n):
+    inner = asked(n - 1) if n else []
+    return [float(torch.is_grad_enabled()), *inner]
+@torch.set_grad_enabled(True)
+def on(n):
+    return [float(torch.is_grad_enabled()), *(on(n - 1) if n else [])]
+made += asked(2)
+for train in (True, False):
+    with nullcontext() if train else torch.set_grad_enabled(False):
+        made.append(float(torch.is_grad_enabled()))
+    with ExitStack() as stack:
+        stack.enter_context(torch.set_grad_enabled(train))
+        made.append(float(torch.is_grad_enabled()))
+        made += on(2)
+        made.append(float(torch.is_grad_enabled()))
+made.append(float(torch.is_grad_enabled()))
+"""
+    beside(script, tmp_path)
+
+
+def test_switches_around_a_part_of_a_loss_are_refused_together() -> None:
+    script = """import torch
+def train(net, data, opt):
+    for x in data:
+        opt.zero_grad()
+        torch.set_grad_enabled(False)
+        aim = net(x)
+        torch.set_grad_enabled(True)
+        loss = net(x + aim).mean()
+        loss.backward()
+        opt.step()
+"""
+    refused = [edit.line for edit in ported(script).edits if edit.kind == "refused"]
+    assert refused == [5, 7]
