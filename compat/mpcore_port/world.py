@@ -117,11 +117,11 @@ class _World:
         self.own = project.defined | _COMMON
 
     def __iter__(self) -> Iterator[tuple[tuple[int, int], str, str]]:
-        seen: set[tuple[int, str]] = set()
+        seen: set[tuple[int, str, str]] = set()
         for node in self.names.parents:
             for where, old, why in self._judged(node):
                 line, column = self.tree.positions.start(where)
-                key = (line, why)
+                key = (line, old if why == _TRANSLATED else "", why)  # each is an edit's
                 if key in seen or line in self.refused or line in self.gone:
                     continue
                 seen.add(key)
@@ -233,13 +233,17 @@ class _World:
 
     def _method(self, node: cst.Attribute) -> str:
         name = node.attr.value
-        if name in self.own or name.startswith("__") or self.names.qualified(node) is not None:
+        if name.startswith("__") or self.names.qualified(node) is not None:
+            return ""
+        touched = (self.tree.line(node), code_of(node)) in self.texts
+        if name in self.own and not touched:
             return ""
         called = isinstance(self.names.parents.get(node), cst.Call)
         if called and getattr(self.names.parents[node], "func", None) is not node:
             called = False
         kind = self.values.kind(node.value)
-        touched = (self.tree.line(node), code_of(node)) in self.texts
+        if name in self.own:  # a class may have it, and this be one of that
+            return _TRANSLATED if kind == UNKNOWN else ""
         if kind == "foreign" and touched and not self.names.is_accelerator(node.value):
             return _TRANSLATED
         if kind in ("own", "foreign", "neutral"):
