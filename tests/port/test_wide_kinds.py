@@ -4,9 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import mindspore as ms
 import pytest
+from mindspore import nn, ops
 
-from .ports import FILLED, NET, beside, ported
+import mpcore_port_runtime as port
+
+from .ports import FILLED, NET, beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -180,3 +184,27 @@ def train(net, data, opt):
 """
     refused = [edit.line for edit in ported(script).edits if edit.kind == "refused"]
     assert refused == [5, 7]
+
+
+# --- a loop that is ported alone, and the runtime's scaler ----------------------------------------
+
+
+@pytest.mark.parametrize("behind", ["", "        total = loss.item()\n"])
+def test_a_loop_that_wants_a_scaler_of_mindspores_says_so(tmp_path: Path, behind: str) -> None:
+    script = f"""import torch
+def train(net, data, opt, scaler):
+    for x in data:
+        opt.zero_grad()
+        loss = net(x).mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+{behind}"""
+    train = loaded(ported(script).text, tmp_path)["train"]
+    net, scaler = nn.Dense(3, 2), port.GradScaler(init_scale=4.0, growth_interval=1)
+    opt = nn.SGD(net.trainable_params(), 0.1)
+    with pytest.raises(TypeError, match=r"port\.loss_scaler"):
+        train(net, [ops.ones((2, 3))], opt, scaler)
+    train(net, [ops.ones((2, 3))], opt, port.loss_scaler(scaler))
+    assert scaler.get_scale() == 8.0
+    train(net, [ops.ones((2, 3))], opt, ms.amp.DynamicLossScaler(4.0, 2, 1))
