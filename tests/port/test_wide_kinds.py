@@ -9,8 +9,11 @@ import pytest
 from mindspore import nn, ops
 
 import mpcore_port_runtime as port
+from mpcore_port.engine import port_tree
+from mpcore_port.source import walk
+from mpcore_port.targets import Options
 
-from .ports import FILLED, NET, beside, loaded, ported
+from .ports import FILLED, NET, TARGET, beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -105,6 +108,44 @@ def test_a_word_that_is_asked_for_by_the_runtime_is_not_told_of(
 ) -> None:
     found = ported(f"import torch\ndef f(device):\n    return {asked}\n")
     assert [edit.line for edit in found.edits if "is kept says" in edit.reason] == lines
+
+
+# --- methods of other objects ---------------------------------------------------------------------
+
+OTHERS = """import torch
+class Scaling:
+    def __getattr__(self, name):
+        return lambda x: (x - 1) / 2
+class Held:
+    def __init__(self):
+        self.scaling = {"energy": Scaling()}
+def scaled(held, x):
+    aim = torch.abs(x)
+    s = held.scaling["energy"]
+    return [s.norm(aim), s.std(aim), held.scaling["energy"].mean(torch.ones(3)), s.sort(aim)]
+x = torch.arange(6.0).view(2, 3)
+made = [*scaled(Held(), x), x.std(0), x.norm(2), x.mean(dim=1)]
+"""
+
+
+def test_a_tensor_where_a_tensor_takes_an_axis_is_another_objects(tmp_path: Path) -> None:
+    found = beside(OTHERS, tmp_path)
+    assert "s.norm(aim), s.std(aim)" in found.text
+
+
+def test_methods_that_a_class_has_are_unproven_of_what_nothing_says(tmp_path: Path) -> None:
+    (tmp_path / "held.py").write_text(
+        "import torch\nclass Held:\n    def size(self, part=0):\n        return part\n"
+    )
+    (tmp_path / "train.py").write_text(
+        "import torch\nfrom held import Held\ndef f(held, x):\n"
+        "    y = torch.abs(x)\n    return held.norm(2), held.size(), y.size()\n"
+    )
+    files = port_tree(walk(tmp_path), TARGET, Options()).files
+    edits = next(one for one in files if one.source.path.endswith("train.py")).edits
+    said = {edit.old: edit.kind for edit in edits if edit.line == 5}
+    assert said["held.size()"] == "unproven"
+    assert said["y.size()"] == "exact"
 
 
 # --- switches of gradients ------------------------------------------------------------------------
