@@ -243,7 +243,8 @@ class _World:
             called = False
         kind = self.values.kind(node.value)
         if name in self.own:  # a class may have it, and this be one of that
-            return _TRANSLATED if kind == UNKNOWN else ""
+            of_tensors = kind == UNKNOWN and name in vocabulary()["tensor"]
+            return _TRANSLATED if of_tensors else ""
         if kind == "foreign" and touched and not self.names.is_accelerator(node.value):
             return _TRANSLATED
         if kind in ("own", "foreign", "neutral"):
