@@ -117,14 +117,14 @@ def takes_no_tensor(name: str, call: cst.Call, at: At) -> bool:
     if sign is None or not call.args or at.values.kind(call.func.value) == "tensor":  # type: ignore[attr-defined]
         return False
     return any(
-        given in ("dim", "p") and at.values.kind(arg.value) == "tensor"
+        given == "dim" and at.values.kind(arg.value) == "tensor"
         for given, _, arg in _given(sign, call)
     )
 
 
 _OVER_AXES = frozenset(
     """
-    all amax amin any argmax argmin argsort cumprod cumsum log_softmax logsumexp mean median norm
+    all amax amin any argmax argmin argsort cumprod cumsum log_softmax logsumexp mean median
     prod size softmax sort squeeze std sum unbind unsqueeze var
     """.split()  # noqa: SIM905  # a list of words is read
 )
