@@ -107,17 +107,21 @@ class _World:
         self.values = Values(tree.names, project.modules)
         self.refused = {edit.line for edit in edits if edit.kind == "refused"}
         self.done = {(edit.line, edit.column) for edit in edits}
+        self.replaced: dict[int, list[Edit]] = {}  # a pass moves columns
+        for edit in edits:
+            if edit.new and edit.kind in ("exact", "changed"):
+                self.replaced.setdefault(edit.line, []).append(edit)
         self.texts = {(edit.line, edit.old.partition("(")[0]) for edit in edits}
         self.gone = {e.line for e in edits if e.kind == "changed" and not e.new}
         self.ours = {(e.line, e.column) for e in edits if e.new.startswith(_OURS)}
         self.own = project.defined | _COMMON
 
     def __iter__(self) -> Iterator[tuple[tuple[int, int], str, str]]:
-        seen: set[tuple[int, str]] = set()
+        seen: set[tuple[int, str, str]] = set()
         for node in self.names.parents:
             for where, old, why in self._judged(node):
                 line, column = self.tree.positions.start(where)
-                key = (line, why)
+                key = (line, old if why == _TRANSLATED else "", why)  # each is an edit's
                 if key in seen or line in self.refused or line in self.gone:
                     continue
                 seen.add(key)
@@ -182,10 +186,23 @@ class _World:
         whole = self.names.enclosing(node, cst.FormattedString)
         if whole is not None and self.tree.positions.start(whole) in self.done:
             return
+        if self._is_gone(node):
+            return
         call = self.names.enclosing(node, cst.Call)
         command = (self.names.called(call) or "").startswith(_COMMANDS) if call else False
         kept = "a command that is kept says" if command else "a string that is kept says"
         yield node, code_of(node)[:_SHOWN], f"{kept} {said.group()}"
+
+    def _is_gone(self, node: cst.CSTNode) -> bool:
+        """Return whether a call or comparison around a string was written anew without it."""
+        text = code_of(node)
+        for around in self.names.ancestors(node):
+            if not isinstance(around, (cst.Arg, cst.Call, cst.Comparison, cst.ComparisonTarget)):
+                return False
+            for edit in self.replaced.get(self.tree.line(around), ()):
+                if text not in edit.new and edit.old == code_of(around):
+                    return True
+        return False
 
     def _is_bare(self, node: cst.CSTNode) -> bool:
         parent = self.names.parents[node]
@@ -216,13 +233,18 @@ class _World:
 
     def _method(self, node: cst.Attribute) -> str:
         name = node.attr.value
-        if name in self.own or name.startswith("__") or self.names.qualified(node) is not None:
+        if name.startswith("__") or self.names.qualified(node) is not None:
+            return ""
+        touched = (self.tree.line(node), code_of(node)) in self.texts
+        if name in self.own and not touched:
             return ""
         called = isinstance(self.names.parents.get(node), cst.Call)
         if called and getattr(self.names.parents[node], "func", None) is not node:
             called = False
         kind = self.values.kind(node.value)
-        touched = (self.tree.line(node), code_of(node)) in self.texts
+        if name in self.own:  # a class may have it, and this be one of that
+            of_tensors = kind == UNKNOWN and name in vocabulary()["tensor"]
+            return _TRANSLATED if of_tensors else ""
         if kind == "foreign" and touched and not self.names.is_accelerator(node.value):
             return _TRANSLATED
         if kind in ("own", "foreign", "neutral"):

@@ -94,6 +94,9 @@ class no_grad(ContextDecorator):  # noqa: N801  # torch's name
 class enable_grad(ContextDecorator):  # noqa: N801  # torch's name
     """Gradients as anywhere outside of ``no_grad``, inside of one as well (mindspore 2.10.0)."""
 
+    def _recreate_cm(self) -> Any:
+        return enable_grad()  # as no_grad
+
     def __enter__(self) -> None:
         self._before = pynative_executor.enable_grad()
         pynative_executor.set_enable_grad(True)

@@ -21,13 +21,13 @@ from mindspore.experimental import optim
 
 from mpcore.errors import BackendError
 from mpcore.scaling.transition import LossScale, LossScaleState, advance, initial_state, inverse
-from mpcore_mindspore.shims import guarded, is_grad_enabled
+from mpcore_mindspore.shims import guarded, is_grad_enabled, pynative_executor
 from mpcore_port_runtime import recorded
 from mpcore_port_runtime.loss_bases import reduction_of
 from mpcore_port_runtime.rates import asked, has_groups
 from mpcore_port_runtime.reached import is_constant, is_without, not_reached
 from mpcore_port_runtime.second_order import follow_recorded, followed, follows_recorded
-from mpcore_port_runtime.wanted import wanted
+from mpcore_port_runtime.wanted import runs_a_loss, wanted
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -469,6 +469,21 @@ def _moved_by(optimizer: Any) -> list[Any]:
     return [param for group in optimizer.param_groups for param in group["params"]]
 
 
+def _is_in_a_function(value: Any) -> bool:
+    """Return whether MindSpore differentiates what makes a value, and the port does not."""
+    if recorded.recording() or runs_a_loss() or not pynative_executor.grad_flag():
+        return False
+    is_waiting = getattr(value, "mpcore_pending", None) is not None
+    return not is_waiting and getattr(value, "_grad_node", None) is not None
+
+
+_NOT_MINDSPORES = (
+    "this step is in MindSpore's form, and takes one of its scalers: hand it "
+    "port.loss_scaler(scaler) in place of a port.GradScaler, or a ms.amp.DynamicLossScaler; "
+    "or port its file together with the one that makes its scaler"
+)
+
+
 class GradScaler:
     """torch.amp.GradScaler's interface and numbers, over mpcore's loss scale.
 
@@ -535,9 +550,23 @@ class GradScaler:
         return self._rule.growth_interval
 
     def scale(self, outputs: Any) -> Any:
-        """Return what ``backward`` is called on."""
+        """Return what ``backward`` is called on.
+
+        Raises:
+            TypeError: MindSpore differentiates this: the step wants one of its own scalers.
+        """
+        if _is_in_a_function(outputs):
+            raise TypeError(_NOT_MINDSPORES)
         self._is_used = self._is_used or self._enabled
         return _Scaled(self, outputs)
+
+    def unscale(self, inputs: Any) -> Any:
+        """Raise TypeError: MindSpore's scalers have this; a step in its form wants one."""
+        raise TypeError(_NOT_MINDSPORES)
+
+    def adjust(self, grads_finite: Any) -> Any:
+        """Raise TypeError, as ``unscale`` does."""
+        raise TypeError(_NOT_MINDSPORES)
 
     def unscale_(self, optimizer: Any) -> None:
         """Divide the gradients of an optimizer's parameters by the scale, in float32."""

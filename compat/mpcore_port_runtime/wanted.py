@@ -19,6 +19,7 @@ __all__ = ["wants_grad"]
 _INPUT = re.compile(r"input_\d+")
 """What MindSpore calls the leaves that are no Parameters: all arguments of what it records."""
 _WANTED: ContextVar[frozenset[str]] = ContextVar("wanted", default=frozenset())
+_RUNS: ContextVar[bool] = ContextVar("runs", default=False)
 
 _CONSTANT = frozenset(
     """
@@ -52,11 +53,17 @@ def wanted(given: Iterable[Any]) -> Iterator[None]:
     """Have tensors that MindSpore records want a gradient inside, and what is made of them."""
     nodes = (getattr(one, "_grad_node", None) for one in given)
     names = {node.name() for node in nodes if node is not None}
-    token = _WANTED.set(_WANTED.get() | names)
+    token, inside = _WANTED.set(_WANTED.get() | names), _RUNS.set(True)
     try:
         yield
     finally:
+        _RUNS.reset(inside)
         _WANTED.reset(token)
+
+
+def runs_a_loss() -> bool:
+    """Return whether ``loss`` runs a function now, to differentiate it."""
+    return _RUNS.get()
 
 
 def _leads(node: Any) -> bool:

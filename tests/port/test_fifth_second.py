@@ -79,9 +79,20 @@ def test_a_switch_in_a_branch_before_the_loop_of_batches(tmp_path: Path) -> None
     assert found.text.count("port.set_grad_enabled(") == 2
 
 
-def test_a_switch_in_a_branch_of_the_step_is_refused() -> None:
+def test_a_switch_in_front_of_a_step_and_in_a_branch_of_it(tmp_path: Path) -> None:
     added = "        if epoch == 2:\n            torch.set_grad_enabled(True)\n        loss ="
-    among = SWITCHED.replace("        loss =", added)
+    beside(SWITCHED.replace("        loss =", added), tmp_path)
+    behind = SWITCHED.replace(
+        "        loss =", added.replace("loss =", "out = net(x)\n        loss =")
+    )
+    beside(behind.replace("(net(x) ** 2)", "(out ** 2)"), tmp_path)
+
+
+def test_a_switch_in_a_branch_among_a_loss_is_refused() -> None:
+    added = (
+        "        out = net(x)\n        if epoch == 2:\n            torch.set_grad_enabled(True)\n"
+    )
+    among = SWITCHED.replace("        loss = (net(x)", f"{added}        loss = (out")
     refused = [edit.line for edit in ported(among).edits if edit.kind == "refused"]
     assert refused == [among.splitlines().index("        if epoch == 2:") + 2]
 

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
     from mpcore_port.rule import At
 
-__all__ = ["Doubt", "doubts", "takes_no_word", "was_compared"]
+__all__ = ["Doubt", "doubts", "takes_no_tensor", "takes_no_word", "was_compared"]
 
 # Where a tensor lies, and other numbers than torch's anyway: nothing that could be compared.
 _PLACES = frozenset(
@@ -108,6 +108,26 @@ def takes_no_word(name: str, call: cst.Call, at: At) -> bool:
     return False
 
 
+def takes_no_tensor(name: str, call: cst.Call, at: At) -> bool:
+    """Return whether a call hands a tensor where a tensor's method of its name takes an axis.
+
+    ``scaling.std(torch.ones(3))`` is another object's.
+    """
+    sign = signature(f"Tensor.{name}") if name in _OVER_AXES else None
+    if sign is None or not call.args or at.values.kind(call.func.value) == "tensor":  # type: ignore[attr-defined]
+        return False
+    return any(
+        given == "dim" and at.values.kind(arg.value) == "tensor"
+        for given, _, arg in _given(sign, call)
+    )
+
+
+_OVER_AXES = frozenset(
+    """
+    all amax amin any argmax argmin argsort cumprod cumsum log_softmax logsumexp mean median
+    prod size softmax sort squeeze std sum unbind unsqueeze var
+    """.split()  # noqa: SIM905  # a list of words is read
+)
 _STRINGS = (cst.SimpleString, cst.FormattedString, cst.ConcatenatedString)
 _WORDED = _PLACES | {"dtype", "interpolation", "reduce", "rounding_mode"}
 _NAMED_AXES = re.compile(r"\b(refine_names|align_to|align_as|rename_)\b|\bnames\s*=")

@@ -199,6 +199,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
         [ReleasedRule(), JustMadeRule(), OldOrderRule(), ResizedRule(), ForwardWordRule()],
         [
             BranchSwitchRule(),  # before loops are written anew
+            SwitchRule(),
             LayerInPlaceRule(),
             LoopedLayerRule(),
             PenaltyRule(),
@@ -207,7 +208,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             SharedRule(),
         ],
         shapes,
-        [TrainingRule(), LoopRule(), SwitchRule()],
+        [TrainingRule(), LoopRule()],
         names,
         [NativeRule(), TidyRule()],
     ]

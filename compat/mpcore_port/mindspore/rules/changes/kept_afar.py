@@ -1,7 +1,8 @@
 """Tensors that a name was given out of what outlives its function.
 
 ``buf = self.state[p]["buf"]; buf *= 0.9`` changes what the state holds, and so does
-``for p in group["params"]: p -= lr * p.grad``. Nothing else has to be read in that function.
+``for p in group["params"]: p -= lr * p.grad``, or ``total = self.total; total += x``. Nothing else
+has to be read in that function.
 """
 
 from __future__ import annotations
@@ -47,7 +48,10 @@ def kept_afar(target: Any, place: cst.CSTNode, at: At) -> Any:
     given = _alive(target, place, at)
     for binding in given:
         holder = _of_binding(binding, at, _DEPTH)
-        if holder is not None and (in_own_step(place, at) or _is_tensors(holder, place, at)):
+        if holder is None:
+            continue
+        of_a_state = in_own_step(place, at) and not _is_field(holder)
+        if of_a_state or _is_tensors(holder, place, at):
             return holder
     return None
 
@@ -87,7 +91,8 @@ def _holder(value: Any, at: At, depth: int) -> Any:
     if isinstance(value, cst.Attribute):
         if value.attr.value in _SEEN:
             return _holder(value.value, at, depth - 1)
-        return value if value.attr.value == "grad" else None
+        is_kept = value.attr.value == "grad" or _lives_on(value.value, at, depth - 1)
+        return value if is_kept else None
     if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
         word = value.func.attr.value
         if word in ("get", "setdefault") and value.args:
@@ -99,6 +104,11 @@ def _holder(value: Any, at: At, depth: int) -> Any:
         found = (_of_binding(one, at, depth - 1) for one in at.names.given(value))
         return _first(found)
     return None
+
+
+def _is_field(holder: Any) -> bool:
+    """Return whether this is an attribute, which holds a number as often as a tensor."""
+    return isinstance(holder, cst.Attribute) and holder.attr.value != "grad"
 
 
 def _first(found: Iterable[Any]) -> Any:
@@ -210,7 +220,12 @@ def _is_tensors(holder: Any, place: cst.CSTNode, at: At) -> bool:
 
 
 def _entries(holder: Any, at: At) -> Iterator[Any]:
-    """Give what the file puts where this entry is, by the last key."""
+    """Give what the file puts where this entry is, by the last key, or an attribute's name."""
+    if isinstance(holder, cst.Attribute):
+        for node in at.names.by_type[cst.Assign]:
+            fields = (one.target for one in node.targets if isinstance(one.target, cst.Attribute))
+            if any(field.attr.value == holder.attr.value for field in fields):
+                yield node.value
     word = code_of(holder.slice[0]) if isinstance(holder, cst.Subscript) else ""
     for node in at.names.by_type[cst.Assign]:
         for one in node.targets:

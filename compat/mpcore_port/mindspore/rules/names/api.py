@@ -226,7 +226,7 @@ class CallRule(PortRule):
             return None  # StatementRule takes the line away
         if is_exported(old, at):
             return new.with_changes(func=at.refuse(self, old.func, EXPORTED))
-        if name in _WITH and not isinstance(at.names.parents.get(old), cst.WithItem):
+        if name in _WITH and not _is_entered(old, at):
             return new.with_changes(func=at.refuse(self, old.func, _WITH[name]))
         typed = row.expr or _TYPE.fullmatch(name)
         if row.to and typed and not _is_listed(old):  # a type: sizes, or values of any kind
@@ -437,6 +437,18 @@ _LEAF = "a tensor that wants a gradient is no Parameter: make it an nn.Parameter
 _WITH = {
     "torch.set_grad_enabled": "a switch that stays on: write `with torch.set_grad_enabled(...)`"
 }
+
+
+def _is_entered(call: cst.Call, at: At) -> bool:
+    """Return whether a call makes what a ``with`` enters, or stands over a function."""
+    above = at.names.parents.get(call)
+    while isinstance(above, (cst.IfExp, cst.BooleanOperation)):
+        above = at.names.parents.get(above)
+    if isinstance(above, cst.Arg):
+        around = at.names.parents.get(above)
+        func = getattr(around, "func", None)
+        return isinstance(func, cst.Attribute) and func.attr.value == "enter_context"
+    return isinstance(above, (cst.WithItem, cst.Decorator))
 
 
 def _placed(_: At) -> list[cst.CSTNode]:

@@ -10,6 +10,7 @@ import libcst as cst
 from mpcore_port.children import below
 from mpcore_port.mindspore.rules.place import SETTINGS, PortRule, is_plain_object, wording
 from mpcore_port.mindspore.rules.values.kept_names import is_kept_name
+from mpcore_port.mindspore.rules.values.wanted import WANTED_SAYS, is_of_parameters
 from mpcore_port.names import code_of, string_of
 from mpcore_port.packages import class_of_another_file
 
@@ -150,6 +151,8 @@ class AttributeRule(PortRule):
         if at.names.qualified(held) is not None or is_plain_object(at, held):
             return None
         if code_of(old.func) == "getattr":
+            if name == "requires_grad" and len(old.args) == 3:
+                return self._wanted(old, new, at)
             if name in _GRAPH:
                 at.unproven(self, old, _GRAPH[name])
             return None
@@ -160,6 +163,18 @@ class AttributeRule(PortRule):
         answer = cst.parse_expression(made)
         at.note(self, old, answer, reason=_HAVE_ALL)
         return answer
+
+    def _wanted(self, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Map ``getattr(loss, "requires_grad", False)``: not all tensors of MindSpore have it."""
+        if is_of_parameters(old.args[0].value, at):
+            return None
+        if code_of(old.args[2].value) != "False":
+            at.unproven(self, old, WANTED_SAYS)
+            return None
+        asked = f"port.wants_grad({code_of(new.args[0].value)})"
+        made = cst.parse_expression(wording(at, asked))
+        at.unproven(self, old, WANTED_SAYS, made)
+        return made
 
     def _field(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
         made = [part for part in at.names.origins(old.value) if isinstance(part, cst.Call)]

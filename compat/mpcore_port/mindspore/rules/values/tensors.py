@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import libcst as cst
 
 from mpcore_port.mindspore.calls import Refused, by_usual_words, map_call
-from mpcore_port.mindspore.gate import doubts, takes_no_word
+from mpcore_port.mindspore.gate import doubts, takes_no_tensor, takes_no_word
 from mpcore_port.mindspore.rules.changes.in_place import in_place
 from mpcore_port.mindspore.rules.changes.states import LIVE, is_live_call, is_part_of_live
 from mpcore_port.mindspore.rules.losses.imported_networks import (
@@ -159,6 +159,8 @@ class MethodRule(PortRule):
             return self._elsewhere(old, new, at) if is_imported_network(old, at) else None
         name, holder = old.func.attr.value, old.func.value
         if _is_own_method(old, at) or _is_of_a_plot(old, at) or takes_no_word(name, old, at):
+            return None
+        if takes_no_tensor(name, old, at):
             return None
         if name in _MOVES and not _is_call_of_object(old) and _is_in_network(old, at):
             at.note(

@@ -13,11 +13,11 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["WantedRule"]
+__all__ = ["WANTED_SAYS", "WantedRule", "is_of_parameters"]
 
 _PARAMETER = re.compile(r"param|(^|[._])(weight|bias|w|p|v)$|\.grad$", re.I)
 _LOOPED = re.compile("param|module|weights")
-_SAYS = (
+WANTED_SAYS = (
     "it answers as torch's in what port.loss runs and in no_grad; what is made outside of both, "
     "and was not said to want a gradient, answers False"
 )
@@ -36,18 +36,18 @@ class WantedRule(PortRule):
             return None
         if at.names.is_assigned(old):
             return None
-        held = code_of(old.value)
-        if held == "self" or _PARAMETER.search(held) or is_plain_object(at, old.value):
-            return None
-        if _is_of_parameters(old.value, at):
+        if is_plain_object(at, old.value) or is_of_parameters(old.value, at):
             return None
         made = cst.parse_expression(wording(at, f"port.wants_grad({code_of(new.value)})"))
-        at.unproven(self, old, _SAYS, made)
+        at.unproven(self, old, WANTED_SAYS, made)
         return made
 
 
-def _is_of_parameters(node: Any, at: At) -> bool:
-    """Return whether a name goes through what a network's parameters are."""
+def is_of_parameters(node: Any, at: At) -> bool:
+    """Return whether this is a Parameter by its name, or goes through what a network's are."""
+    held = code_of(node)
+    if held == "self" or _PARAMETER.search(held):
+        return True
     if not isinstance(node, cst.Name):
         return False
     found = at.names.scope(node).find(node.value)
