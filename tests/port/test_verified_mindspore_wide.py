@@ -179,3 +179,44 @@ def test_lower_precision_is_judged_by_as_many_losses_of_float32() -> None:
     )
     assert against_own(one, exact).verdict == "close"
     assert against_own(one, exact[:1]).verdict == "different"
+
+
+INHERITED = f"""{HEAD}from abc import abstractmethod
+import theirs
+class Trainer(object):
+    def __init__(self, bar=False):
+        self.net: nn.Module = None
+        self.optimizer = self.criterion = None
+        self.schedule = None
+        self.bar, self.rounds = bar, 4
+    @abstractmethod
+    def prepare(self):
+        ...
+    def fit(self, loader):
+        self.net.train()
+        if self.bar:
+            with theirs.shown(loader) as shown:
+                for x, y in shown:
+                    self.once(x, y)
+        else:
+            for x, y in loader:
+                self.once(x, y)
+    def once(self, x, y):
+        self.optimizer.zero_grad()
+        loss = self.criterion(self.net(x.cuda()), y.cuda())
+        loss.backward()
+        self.optimizer.step()
+        if self.schedule is not None:
+            self.schedule.step()
+"""
+
+
+@pytest.mark.parametrize("target", ["torch_npu", "mindspore"])
+def test_heirs_give_what_a_trainer_sets_to_none_and_one_of_two_loops_runs(
+    tmp_path: Path, target: str
+) -> None:
+    found = verified(INHERITED, tmp_path, ("float32",), target=target)
+    said = "\n".join(found.lines())
+    assert found.passed, said
+    assert "its other branch in place of self.bar" in said
+    assert "without its forward pass" not in said
