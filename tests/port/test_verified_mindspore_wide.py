@@ -220,3 +220,30 @@ def test_heirs_give_what_a_trainer_sets_to_none_and_one_of_two_loops_runs(
     assert found.passed, said
     assert "its other branch in place of self.bar" in said
     assert "without its forward pass" not in said
+
+
+HANDED = f"""{HEAD}import abc
+class Solver():
+    def __init__(self, config):
+        self.config = config
+    def backward(self, loss):
+        loss.backward()
+        norm = torch.nn.utils.clip_grad_norm_(self.model.parameters(), 1.0)
+        if torch.isfinite(norm):
+            self.optimizer.step()
+            self.optimizer.zero_grad()
+        return norm
+    @abc.abstractmethod
+    def set_model(self):
+        raise NotImplementedError
+"""
+
+
+@pytest.mark.parametrize("target", ["torch_npu", "mindspore"])
+def test_a_loss_that_a_method_goes_back_from_is_of_the_network_that_it_trains(
+    tmp_path: Path, target: str
+) -> None:
+    found = verified(HANDED, tmp_path, ("float32",), target=target)
+    said = "\n".join(found.lines())
+    assert found.passed, said
+    assert "loss: of the network that it trains" in said
