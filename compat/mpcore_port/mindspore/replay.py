@@ -20,6 +20,7 @@ import resource
 import runpy
 import subprocess
 import sys
+import time
 import traceback
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -29,7 +30,8 @@ import numpy as np
 from mpcore.errors import BackendError
 from mpcore_port.mindspore.masks import no_masks, no_masks_in_torch, same_masks
 from mpcore_port.mindspore.tables import table
-from mpcore_port.verify.child import ALONE
+from mpcore_port.verify.child import ALONE, SHORT
+from mpcore_port.verify.judge import LEAST
 from mpcore_port.verify.scaler import with_state
 
 if TYPE_CHECKING:
@@ -117,11 +119,13 @@ def run_modes(
     at: int,
     args: Sequence[str] = (),
     time_limit: float = 600.0,
+    enough: float = math.inf,
     compiled: bool = False,
 ) -> None:
     """Run one side in each mode of ``folders``, up to one that records no loss.
 
-    The frameworks are imported once; each mode is a fork that has its own limit.
+    The frameworks are imported once; each mode is a fork that has its own limit. After ``enough``
+    processor seconds a few losses are enough: the port is then asked for as many.
     """
     job = {
         "role": role,
@@ -130,6 +134,7 @@ def run_modes(
         "losses": losses,
         "at": at,
         "seconds": time_limit,
+        "enough": None if math.isinf(enough) else enough,
         "compiled": compiled,
         "folders": {mode: str(folder) for mode, folder in folders.items()},
     }
@@ -170,6 +175,9 @@ def main() -> None:
         folder = Path(name)
         of_mode = {**job, "mode": mode, "events": str(folder / f"{job['role']}.jsonl")}
         of_mode |= {"weights": str(folder / "weights.npz"), "asked": str(folder / "asked.json")}
+        of_mode["few"] = str(folder / "few")
+        if job["role"] != "original" and (few := folder / "few").exists():
+            of_mode["losses"] = int(few.read_text(encoding="utf-8"))
         pid = os.fork()
         if pid == 0:
             os._exit(_forked(of_mode, folder))
@@ -220,9 +228,15 @@ def _run(job: dict[str, Any]) -> None:
     sys.path.insert(0, str(script.parent))
     try:
         runpy.run_path(str(script), run_name="__main__")
-    except Enough:
-        return
+    except Enough as exc:
+        if exc.is_short and job["role"] != "original":
+            sys.exit(SHORT)
+        if exc.is_short:
+            told = Path(job["events"]).read_text(encoding="utf-8")
+            Path(job["few"]).write_text(str(told.count('["loss"')), encoding="utf-8")
     finally:
+        if "tensorboardX" in sys.modules:
+            Path(job["events"]).with_name("board").touch()
         close()
 
 
@@ -259,7 +273,8 @@ def _original(job: dict[str, Any]) -> Any:
                 _keep_others(torch, job, {id(p) for p in tensors})
             return super()._loss(loss)
 
-    recorder = Keeping(Path(job["events"]), job["losses"], job["mode"], job["at"])
+    enough = math.inf if job["enough"] is None else job["enough"]
+    recorder = Keeping(Path(job["events"]), job["losses"], job["mode"], job["at"], enough)
     recorder.install()
     return recorder.close
 
@@ -352,6 +367,10 @@ def _port(job: dict[str, Any]) -> Any:
         _no_pictures(runtime)
     if importlib.util.find_spec("timm") is None:
         _no_timm(runtime)
+    _no_others(runtime)
+    board = Path(job["events"]).with_name("board").exists()
+    if not board and importlib.util.find_spec("tensorboard") is None:
+        _no_board(runtime)
     if job["compiled"]:
         no_masks(ms)
     else:  # nothing is compiled: torch's masks come from outside
@@ -390,6 +409,39 @@ def _no_timm(runtime: Any) -> None:
             setattr(runtime.timm, name, getattr(missing(module, imported=True), name))
 
 
+def _no_board(runtime: Any) -> None:
+    """Have the writer be a stand-in, as torch's is where TensorBoard is not there."""
+    from mpcore_port.verify.synthetic import missing
+
+    board = missing("torch.utils.tensorboard", imported=True)
+    runtime.SummaryWriter = runtime.tensorboard.SummaryWriter = board.SummaryWriter
+
+
+_OF_LOOPS = frozenset({"accelerate", "safetensors", "torch"})
+"""Packages whose equals stay: torch, and what holds the loop that is compared."""
+
+
+def _no_others(runtime: Any) -> None:
+    """Have schedules, optimizers and functions of packages that are not there be stand-ins.
+
+    Beside torch ``transformers.get_linear_schedule_with_warmup`` is one: it moves no rate there.
+    """
+    from mpcore_port.verify.synthetic import missing
+
+    named: dict[str, list[str]] = {}
+    for row in table("others").values():
+        if re.fullmatch(r"port(\.\w+){1,2}", row.to):
+            named.setdefault(row.to, []).append(row.name)
+    for to, names in named.items():
+        roots = {name.partition(".")[0] for name in names}
+        if roots & _OF_LOOPS or any(map(importlib.util.find_spec, roots)):
+            continue
+        _, *holders, last = to.split(".")
+        module, _, name = names[0].rpartition(".")
+        holder = getattr(runtime, holders[0]) if holders else runtime
+        setattr(holder, last, getattr(missing(module, imported=True), name))
+
+
 def _always() -> bool:
     return True
 
@@ -405,6 +457,8 @@ class _PortRecorder:
     def __init__(self, job: dict[str, Any], ms: Any, runtime: Any) -> None:
         self.optimizers: list[Any] = []
         self.losses = self.steps = 0
+        least = job["at"] + 2 if job["mode"] == "overflow" else LEAST
+        self._least = least if job["enough"] is not None else math.inf
         self._job, self._ms, self._runtime = job, ms, runtime
         self._run_loss, self._run_step = runtime.loss, runtime.training.step
         self._run_back, self._has_weights = runtime.training._back, False
@@ -469,6 +523,8 @@ class _PortRecorder:
         self._take_weights()
         if self.losses == self._job["losses"]:
             raise Enough
+        if self.losses >= self._least and self.steps > 1 and _is_long(self._job):
+            raise Enough(is_short=True)
         return bool(self._job["mode"] == "overflow" and self.losses == self._job["at"])
 
     def _take_weights(self) -> None:
@@ -564,6 +620,11 @@ class _PortRecorder:
             return answer
 
         return run
+
+
+def _is_long(job: dict[str, Any]) -> bool:
+    """Return whether a run has used the processor for long enough."""
+    return time.process_time() > float(job["enough"])
 
 
 def _turn_off(runtime: Any) -> None:

@@ -221,14 +221,20 @@ def stand_in_for_cells(runtime: ModuleType) -> None:
 
 def _take_as_numbers(tensors: Any) -> None:
     """Let tensors take stand-ins as operands and indexes: torch asks those what they are."""
-    for name in (*OPERATORS, "__getitem__", "__setitem__"):
-        setattr(tensors, name, _plain_first(getattr(tensors, name), name))
-    for name in _OF_NUMBERS:
+    for name in (*OPERATORS, *_IN_PLACE, "__getitem__", "__setitem__"):
+        if hasattr(tensors, name):
+            setattr(tensors, name, _plain_first(getattr(tensors, name), name))
+    for name in (*_OF_NUMBERS, *_OF_NUMBERS_IN_PLACE):
         setattr(tensors, name, _of_numbers(getattr(tensors, name)))
 
 
 _OF_NUMBERS = ("add", "clamp", "div", "maximum", "minimum", "mul", "pow", "sub")
 """Functions, and methods, that scripts call with numbers of their settings."""
+
+_IN_PLACE = tuple(f"__i{name}__" for name in ("add", "floordiv", "mod", "mul", "sub", "truediv"))
+"""Operators such as that of ``loss /= cfg.steps``: MindSpore has those of its tensors alone."""
+
+_OF_NUMBERS_IN_PLACE = ("add_", "clamp_", "div_", "fill_", "masked_fill", "mul_", "sub_")
 
 
 def _of_numbers(original: Any) -> Any:

@@ -60,12 +60,22 @@ class Replayed(Asked):
 
     def of(self, name: str, found: Callable[[], list[Any]]) -> list[Any]:
         """Return what the original's call was asked; of what it never called, what is found."""
-        known = self._known[name]
-        if not known:
+        name = name if name in self._known else self._alike(name)
+        if not (known := self._known.get(name)):
             return found()
         place = min(self._calls[name], len(known) - 1)
         self._calls[name] += 1
         return known[place]
+
+    def _alike(self, name: str) -> str:
+        """Return the one name that ends as this one; a package has one thing in several places.
+
+        ``timm.utils.accuracy`` of the original may be ``timm.utils.metrics.accuracy`` of its port.
+        """
+        root, last = name.partition(".")[0], name.rpartition(".")[2]
+        found = [one for one in self._known if one.partition(".")[0] == root]
+        found = [one for one in found if one.rpartition(".")[2] == last and "." in one]
+        return found[0] if len(found) == 1 else name
 
 
 def only_asks(frame: Any) -> bool:

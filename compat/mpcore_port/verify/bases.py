@@ -52,10 +52,19 @@ def inherited(
         own = module.methods(cls).get("__init__")
         held = {node.attr for node in ast.walk(own) if _stores(node)} if own is not None else set()  # type: ignore[attr-defined]
         names = [name for name in names if name not in held]
+    later = () if made else _given_by_heirs(module, cls)
+    names = [*later, *(name for name in names if name not in later)]
     models = [name for name in names if NETWORK.fullmatch(name) and "loader" not in name]
     main = min(models, key=lambda name: (name != "model", names.index(name)), default="")
     given = "_mpcore_give(self, {}={})" if made else f"_mpcore_fill({owner}, {{}}=lambda: {{}})"
-    found = [given.format(name, f'_mpcore_missing("{name}").to("cuda")') for name in models]
+    found: list[str] = []
+
+    def gives(name: str, code: str) -> None:
+        in_place = f"_mpcore_give({owner}, {{}}={{}})" if name in later else given
+        found.append(in_place.format(name, code))
+
+    for name in models:
+        gives(name, f'_mpcore_missing("{name}").to("cuda")')
     for name in names:
         if name in models:
             continue
@@ -65,8 +74,33 @@ def inherited(
             code = f'_mpcore_missing("{name}")'
         if SETTINGS.fullmatch(name):
             code = settings_of(module, folder, name)[0]
-        found.append(given.format(name, code))
+        gives(name, code)
     return "; ".join(found)
+
+
+def _given_by_heirs(module: Module, cls: ast.ClassDef) -> list[str]:
+    """Return what a class sets to None alone, and uses untested where it trains: heirs give it."""
+    line = (cls, *_own_bases(module, cls))
+    nodes = [node for one in line for node in ast.walk(one) if _of_self(node)]
+    stored = [node for node in nodes if _stores(node)]
+    values = {id(node): module.enclosing(node, ast.stmt) for node in stored}
+    nothing, something = set[str](), set[str]()
+    for node in stored:
+        value = getattr(values[id(node)], "value", None)
+        is_none = isinstance(value, ast.Constant) and value.value is None
+        (nothing if is_none else something).add(node.attr)  # type: ignore[attr-defined]
+    reached = {id(node) for function in module.reached for node in ast.walk(function)}
+    used, tested = dict[str, None](), set[str]()
+    for node in nodes:
+        above = module.parents.get(node)
+        if isinstance(above, (ast.Compare, ast.If, ast.IfExp, ast.BoolOp, ast.UnaryOp)):
+            tested.add(node.attr)  # type: ignore[attr-defined]
+        is_object = isinstance(above, ast.Attribute) or (
+            isinstance(above, ast.Call) and above.func is node
+        )
+        if id(node) in reached and is_object:
+            used[node.attr] = None  # type: ignore[attr-defined]
+    return [name for name in used if name in nothing - something - tested]
 
 
 def child_that_gives(module: Module, cls: ast.ClassDef) -> ast.ClassDef | None:

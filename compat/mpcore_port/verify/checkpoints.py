@@ -46,6 +46,8 @@ def install(may_raise: Callable[[], bool]) -> None:
             if hasattr(runtime, function):
                 setattr(runtime, function, missing(f"{name}.{function}"))
         runtime.load_state_dict = _loading(runtime.load_state_dict)  # type: ignore[attr-defined]
+        files = importlib.import_module(f"{runtime.__name__}.files")
+        files._flatten = _of_nothing(files._flatten)  # type: ignore[attr-defined]
     mindspore = sys.modules.get("mindspore")
     if mindspore is not None and hasattr(mindspore, "load_param_into_net"):
         mindspore.load_param_into_net = _loading(  # type: ignore[attr-defined]
@@ -64,6 +66,16 @@ def _read(original: Any, may_raise: Callable[[], bool]) -> Any:
             return missing("torch.load")
 
     return load
+
+
+def _of_nothing(flatten: Any) -> Any:
+    """Have a port's file hold None for what is not there; torch's takes any object."""
+
+    @functools.wraps(flatten)
+    def plain(value: Any, *args: Any) -> Any:
+        return flatten(None if isinstance(value, Missing) else value, *args)
+
+    return plain
 
 
 class _Nothing:

@@ -22,12 +22,13 @@ from typing import Any
 from mpcore_port.verify import commands
 from mpcore_port.verify.judge import PATIENCE
 
-__all__ = ["ALONE", "main", "wait"]
+__all__ = ["ALONE", "SHORT", "main", "wait"]
 
 ALONE = {"RANK": "0", "LOCAL_RANK": "0", "WORLD_SIZE": "1", "MASTER_ADDR": "127.0.0.1"}
 """The environment of a script that torchrun starts: it is the one rank of its world."""
 
-_SHORT = 75  # the exit code of a run that had enough losses
+SHORT = 75
+"""The exit code of a run that had enough losses."""
 
 
 def main() -> None:
@@ -85,7 +86,7 @@ def wait(pid: int, seconds: float) -> str:
 def _end(status: int) -> str:
     if os.WIFSIGNALED(status):
         return "late" if os.WTERMSIG(status) in (signal.SIGXCPU, signal.SIGKILL) else "failed"
-    return {0: "ok", _SHORT: "short"}.get(os.waitstatus_to_exitcode(status), "failed")
+    return {0: "ok", SHORT: "short"}.get(os.waitstatus_to_exitcode(status), "failed")
 
 
 def _run(job: dict[str, Any], mode: str, folder: Path) -> int:
@@ -118,7 +119,7 @@ def _run(job: dict[str, Any], mode: str, folder: Path) -> int:
     try:
         runpy.run_path(str(script), run_name="__main__")
     except Enough as exc:
-        return _SHORT if exc.is_short else 0
+        return SHORT if exc.is_short else 0
     except SystemExit as exc:
         return exc.code if isinstance(exc.code, int) else int(exc.code is not None)
     except BaseException:

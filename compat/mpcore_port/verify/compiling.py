@@ -69,6 +69,7 @@ class Compiling:
         tell: Callable[[str], None],
         *,
         stand_ins: bool = False,
+        forward: bool = True,
     ) -> Verification:
         """Return what was verified with what the port gives that ``ms.jit`` compiles.
 
@@ -80,11 +81,13 @@ class Compiling:
             options: how to run.
             tell: called with what runs now.
             stand_ins: whether small networks were in the place of the script's own.
+            forward: whether its forward pass was run, too: losses made of weights are no graph.
         """
         compiled = self.of(file) if done.passed else None
         if compiled is None:
             return done
-        why = self.why_not(file, stand_ins) or write(compiled)
+        why = "" if forward else "its forward pass was not run, and its graph holds it"
+        why = why or self.why_not(file, stand_ins) or write(compiled)
         if why:
             return replace(done, not_compiled=why)
         tell(f"compiling the steps of {file.source.path} by ms.jit")

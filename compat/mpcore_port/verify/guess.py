@@ -12,7 +12,14 @@ from mpcore_port.verify.assumed_settings import is_counted, settings_of
 from mpcore_port.verify.bases import BY_NAME, child_that_gives, inherited, whole_class
 from mpcore_port.verify.batches import Layout, layout_of
 from mpcore_port.verify.beside import roots
-from mpcore_port.verify.module import Module, StepError, function_name, is_step, walk
+from mpcore_port.verify.module import (
+    Module,
+    StepError,
+    function_name,
+    is_backward,
+    is_step,
+    walk,
+)
 from mpcore_port.verify.roles import (
     AMP,
     LOADERS,
@@ -98,6 +105,11 @@ def guess_call(module: Module, stubs: Stubs) -> Guess:
     beside = _beside(module, function)
     takes = not (loops or data) and (_takes_losses(module, function) or bool(beside))
     loss = maker.make_losses() if takes else ""
+    trained = "" if takes or loops or data else _trained_by(module, function, stubs.folder)
+    if trained:
+        loss = f"\n    {_LOSS} = {trained}({_ONE}).float().square().mean()"
+        maker.known["loss"] = _LOSS
+        maker.said.append("loss: of the network that it trains")
     given = maker.arguments(function, skip=isinstance(owner, ast.ClassDef), data=data)
     if not isinstance(owner, ast.ClassDef):
         maker.begin_apex(given)
@@ -283,6 +295,28 @@ def _takes_losses(module: Module, function: Function) -> bool:
     init = module.methods(owner).get("__init__") if isinstance(owner, ast.ClassDef) else None
     held = {arg.arg for one in (function, init) if one is not None for arg in one.args.args}
     return "optimizer" in held and "loss" in {arg.arg for arg in function.args.args}
+
+
+_NETWORK_OF_OWNER = re.compile(
+    r"_mpcore_(?:fill|give)\(_mpcore_owner, (\w+)=(?:lambda: )?"
+    r'_mpcore_missing\("\w+"\)\.to\("cuda"\)'
+)
+
+
+def _trained_by(module: Module, function: Function, folder: Path) -> str:
+    """Return the network of a method that goes back from the loss that it is handed; "" for none.
+
+    Its heirs make the network, the loss and what steps: ``def backward(self, loss)``.
+    """
+    owner = module.parents.get(function)
+    names = [arg.arg for arg in function.args.args]
+    goes_back = any(map(is_backward, walk_all(function)))
+    if not isinstance(owner, ast.ClassDef) or names != ["self", "loss"] or not goes_back:
+        return ""
+    held = child_that_gives(module, owner) or owner
+    given = inherited(module, held, folder, "_mpcore_owner", made=False)
+    found = _NETWORK_OF_OWNER.search(given)
+    return f"_mpcore_owner.{found[1]}" if found else held_network(module, owner)
 
 
 def _first(module: Module) -> tuple[Function, bool]:

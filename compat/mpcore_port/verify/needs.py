@@ -162,6 +162,9 @@ class Needs:
                 self.stubs.calls[statement.test] = NEVER
                 return self.path_block(statement.orelse)
             return self.loads(statement)
+        if isinstance(statement, ast.If) and self.loop is None and self._both_loop(statement):
+            self.stubs.calls[statement.test] = NEVER  # twins: one of them shows a bar
+            return self.path_block(statement.orelse)
         if isinstance(statement, (ast.With, ast.AsyncWith)):
             names = {n for item in statement.items for n in self.loads(item.context_expr)}
             return self.path_block(statement.body) | names
@@ -224,6 +227,10 @@ class Needs:
             any(self.module.reaches(s) for s in block)
             for block in (statement.body, statement.orelse)
         )
+
+    def _both_loop(self, statement: ast.If) -> bool:
+        """Return whether each branch has a training loop of its own."""
+        return all(any(map(self._loops, block)) for block in (statement.body, statement.orelse))
 
     # --- what else is needed ----------------------------------------------------------------------
 

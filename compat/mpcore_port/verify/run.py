@@ -152,6 +152,7 @@ def _replayed(original: Path, port: Path, options: VerifyOptions) -> tuple[list[
                 at=options.at,
                 args=options.args,
                 time_limit=options.time_limit,
+                enough=options.enough / 2,  # they run one behind the other
                 compiled=options.compiled,
             )
             for folder in folders.values():

@@ -217,7 +217,7 @@ _HELD = {"logits", "aux_loss", "last_hidden_state"}
 def _asked_of_loss(frame: Any, args: tuple[Any, ...], tensors: list[Any]) -> list[Any]:
     """Return the place of what a loss is made of, whether a dict is asked for, and its parts."""
     floats: list[Any] = [place for place, t in enumerate(tensors) if t.is_floating_point()]
-    moved = [place for place, t in enumerate(tensors) if t.requires_grad]
+    moved = [place for place, t in enumerate(tensors) if getattr(t, "requires_grad", False)]
     if not moved and _networks(args):
         floats = [_OF_NETWORK]
     stored = _stored(frame.f_code).get(frame.f_lasti, "")

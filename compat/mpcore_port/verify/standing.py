@@ -74,10 +74,16 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
 
 
 _MODE = re.compile(r"\w+\.(train|evaluate)\(([\w.]+)\)")
+_HALF = re.compile(r"([\w.]+) = \1\.half\(\)")
 
 
 def _modes(line: str) -> list[str]:
-    """Return what ``port.train(net)`` does to a Cell: ``net.set_train()``."""
+    """Return what ``port.train(net)`` does to a Cell: ``net.set_train()``.
+
+    Of ``x = x.half()``, of a tensor, ``x = port.half(x)`` is what does not say what ``x`` is.
+    """
+    if (half := _HALF.fullmatch(line)) is not None:
+        return [f"{half[1]} = port.half({half[1]})"]
     found = _MODE.fullmatch(line)
     if found is None:
         return []

@@ -140,7 +140,7 @@ def _followed(one: _Compared, empty: Verification, tell: Callable[[str], None]) 
     """Compare a step; where the port alone stops, once more without what it stopped at."""
     file, name = one.file, one.name
     first = done = one.done(empty, set())
-    if done.is_idle and not one.options.args and (file.scan.autocasts or file.scan.scalers):
+    if done.is_idle and one.may_be_off:
         tell("mixed precision was off: once more with it on")
         again = replace(one, mixed=True).done(empty, set())
         if again.comparisons and not (_failed(again) or again.is_idle):
@@ -206,6 +206,12 @@ class _Compared:
     old_torch: bool = False
     mixed: bool = False
 
+    @property
+    def may_be_off(self) -> bool:
+        """Whether a flag that nobody has set may switch on its mixed precision."""
+        scan = self.file.scan
+        return not (self.mixed or self.options.args) and bool(scan.autocasts or scan.scalers)
+
     def may_stand_in(self, stopped: str, words: str = "") -> set[int]:
         """Return the lines to leave out of both sides where the port alone stopped.
 
@@ -266,7 +272,7 @@ class _Compared:
             if found.stand_ins or facts["by_name"] or step.forward:
                 judged = tuple(map(stopped_alone, judged))
             done = replace(empty, comparisons=judged, step=facts)
-            if self.compiling is None:
+            if self.compiling is None or (self.may_be_off and done.is_idle):
                 return done
             compiling = self.compiling
 
@@ -277,7 +283,9 @@ class _Compared:
 
             stand_ins = bool(found.stand_ins or facts["by_name"])
             return self.compiling.tried(
-                done, file, scripts, write, options, self.tell, stand_ins=stand_ins
+                *(done, file, scripts, write, options, self.tell),
+                stand_ins=stand_ins,
+                forward=not step.forward,
             )
 
     def _alike(
