@@ -21,7 +21,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from mpcore._lib.files import write_bytes
-from mpcore_port_runtime.modules import named_parameters
+from mpcore_port_runtime.modules import named_parameters, requires_grad_
 from mpcore_port_runtime.overridden import start_training
 
 AUTOMATIC = (
@@ -127,7 +127,7 @@ def _network(native: Any) -> Any:
             kwargs["state_dict"] = dict(named_parameters(self))
         native.save_pretrained(self, save_directory, *args, **kwargs)
         for path in Path(save_directory).glob("*.safetensors"):
-            _say_torch(path)
+            say_torch(path)
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         msg = f"{native.__name__}.generate of mindone was not compared with transformers'"
@@ -141,6 +141,7 @@ def _network(native: Any) -> Any:
         "resize_token_embeddings": resize_token_embeddings,
         "save_pretrained": save_pretrained,
         "generate": generate,
+        "requires_grad_": requires_grad_,
         _OURS: True,
         "__module__": native.__module__,
         "__qualname__": native.__qualname__,
@@ -165,7 +166,7 @@ def _settle(network: Any) -> None:
             cell.__class__ = _network(kind)
 
 
-def _say_torch(path: Path) -> None:
+def say_torch(path: Path) -> None:
     """Write into a file of weights, by torch's names, that torch can read it.
 
     Source: transformers 4.57.1 opens files whose ``format`` is "pt"; mindone 0.5.0 writes "np".

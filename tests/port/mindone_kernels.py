@@ -126,6 +126,11 @@ def argmax(input, dim=None, keepdim=False):
     return Tensor(np.argmax(input.asnumpy(), axis=dim, keepdims=keepdim).astype(np.int64))
 
 
+def nonzero(input, *, as_tuple=False):
+    found = np.nonzero(input.asnumpy())
+    return tuple(map(Tensor, found)) if as_tuple else Tensor(np.stack(found, 1))
+
+
 def rms_norm(x, gamma, epsilon=1e-6):
     return x / ops.sqrt((x * x).mean(-1, keep_dims=True) + epsilon) * gamma, None
 
@@ -184,4 +189,5 @@ def install():
     Tensor.normal_ = _written(_drawn)
     Tensor.cumsum, Tensor.clone = cumsum, clone
     Tensor.index_select = lambda self, axis, index: ops.gather(self, index, axis)
+    Tensor.nonzero = nonzero
     Tensor.argmax = lambda self, axis=None, keepdims=False: argmax(self, axis, keepdims)
