@@ -31,6 +31,8 @@ from mpcore_port_runtime.random import Generator, randn
 from mpcore_port_runtime.recorded import unrecorded
 from mpcore_port_runtime.transformers import say_torch
 
+__all__ = ["AutoencoderKLOutput", "DiagonalGaussianDistribution", "EMAModel", "compute_snr"]
+
 NETWORKS = frozenset(("AutoencoderKL", "UNet2DConditionModel", "UNet2DModel"))
 """Networks whose outputs and gradients are diffusers' on torch, with equal weights."""
 
@@ -381,7 +383,7 @@ class EMAModel:
             decay = 1 - (1 + step / self.inv_gamma) ** -self.power
         else:
             decay = (1 + step) / (10 + step)
-        return max(min(decay, self.decay), self.min_decay)
+        return float(max(min(decay, self.decay), self.min_decay))
 
     def step(self, parameters: Any) -> None:
         """Move the averages to the weights; those that are frozen are taken as they are."""
