@@ -40,17 +40,32 @@ _WITH_PLACES = (*_USUAL, "ForQuestionAnswering")
 _WITH_CHOICES = (*_WITH_PLACES, "ForMultipleChoice")
 _FAMILIES = {
     "Albert": _WITH_CHOICES,
-    "Bert": _WITH_CHOICES,
+    "Bart": ("Model", "ForConditionalGeneration"),
+    "Beit": ("Model", "ForImageClassification"),
+    "Bert": (*_WITH_CHOICES, "ForNextSentencePrediction", "ForPreTraining"),
     "CLIP": (
+        "Model",
         *("TextModel", "TextModelWithProjection"),
         *("VisionModel", "VisionModelWithProjection"),
     ),
     "Camembert": _WITH_PLACES,
+    "Deberta": _WITH_PLACES,
+    "DebertaV2": _WITH_PLACES,
+    "DeiT": ("Model", "ForImageClassification"),
     "DistilBert": _WITH_CHOICES,
-    "Electra": _WITH_PLACES,
+    "Electra": (*_WITH_PLACES, "ForPreTraining"),
     "GPT2": ("Model", "LMHeadModel", "ForSequenceClassification"),
+    "MPNet": _WITH_PLACES,
+    "OPT": ("Model", "ForCausalLM"),
     "Roberta": _USUAL,
-    "T5": ("EncoderModel", "ForConditionalGeneration"),
+    "T5": ("Model", "EncoderModel", "ForConditionalGeneration"),
+    "XLNet": (
+        "Model",
+        "ForSequenceClassification",
+        "ForTokenClassification",
+        "ForQuestionAnsweringSimple",
+        "LMHeadModel",
+    ),
 }
 COMPARED = frozenset(family + kind for family, kinds in _FAMILIES.items() for kind in kinds)
 """Classes whose outputs, losses and gradients are transformers' on torch, with equal weights."""

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import os
 import runpy
-import shutil
 import sys
 
 import numpy as np
@@ -59,13 +57,7 @@ def main():
     batch = (PICTURES, IDS, NOISES, TIMES)
     losses, decoded, norms, averages = train("weights", *batch)
     kept = {"decoded": decoded, "norms": norms, "averages": averages, "start": start}
-    half = losses
-    if side == "mindspore":
-        os.rename("averages", "kept")
-        half = train("weights", *batch, amp=True, steps=2)[0]
-        shutil.rmtree("averages")
-        os.rename("kept", "averages")
-    np.savez(f"{side}.npz", losses=losses, half=half, **kept)
+    np.savez(f"{side}.npz", losses=losses, **kept)
 
 
 if __name__ == "__main__":
