@@ -109,7 +109,7 @@ def test_a_network_and_its_settings_are_taken_together(kind):
     script = f"from transformers import {kind}Config, {kind}Model\n"
     script += f"net = {kind}Model({kind}Config())\n"
     found = ported(f"import torch\n{script}")
-    assert f"net = port.transformers.{kind}Model({kind}Config())" in found.text
+    assert f"port.transformers.{kind}Model({kind}Config())" in found.text
     assert f"from transformers import {kind}Config\n" in found.text
     assert not [edit for edit in found.edits if edit.kind == "refused"]
 
