@@ -26,7 +26,7 @@ _NEEDED = re.compile(
     r"^[ \t]*(?:from|import)[ \t]+(torch_npu|mindspore|mpcore_port_runtime|mpcore_compat)\b", re.M
 )
 _FROM = {"mpcore_port_runtime": "mpcore", "mpcore_compat": "mpcore"}
-_MINDONE = re.compile(r"\bport_?\.transformers\.")
+_MINDONE = re.compile(r"\bport_?\.(?:transformers\.|diffusers\.(?!EMAModel)[A-Z])")
 _OLDS = 3  # pieces of code that a folded line names
 _AROUND = 3  # equal lines that are shown around a change
 

@@ -29,6 +29,7 @@ _PARTS = (
     "augment",
     "boxes",
     "counted",
+    "diffusers",
     "distributions",
     "fabric",
     "horovod",

@@ -11,6 +11,7 @@ from mpcore_port_runtime import beside_arrays as beside_arrays
 from mpcore_port_runtime import boxes as boxes
 from mpcore_port_runtime import counted as counted
 from mpcore_port_runtime import dead_rows as dead_rows
+from mpcore_port_runtime import diffusers as diffusers
 from mpcore_port_runtime import distributions as distributions
 from mpcore_port_runtime import edges as edges
 from mpcore_port_runtime import fabric as fabric

@@ -115,8 +115,14 @@ def cummin(input: Any, dim: int) -> Values:
     return _running(input, dim, np.less)
 
 
-def mode(input: Any, dim: int = -1, keepdim: bool = False) -> Values:
-    """Return torch.mode: the most frequent, of several the smallest, and its last place."""
+def mode(input: Any, dim: int = -1, keepdim: bool = False) -> Any:
+    """Return torch.mode: the most frequent, of several the smallest, and its last place.
+
+    What is no tensor has a ``mode`` of its own: a distribution's is where it is densest.
+    """
+    if not isinstance(input, Tensor):
+        own: Any = input.mode() if (dim, keepdim) == (-1, False) else input.mode(dim, keepdim)
+        return own
     rows = np.moveaxis(input.asnumpy(), dim, -1)
     found = np.empty(rows.shape[:-1], np.int64)
     for place in np.ndindex(*found.shape):

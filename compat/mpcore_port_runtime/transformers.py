@@ -21,7 +21,7 @@ import mindspore as ms
 from mindspore import Tensor, nn, ops
 
 from mpcore._lib.files import write_bytes
-from mpcore_port_runtime.modules import named_parameters
+from mpcore_port_runtime.modules import named_parameters, requires_grad_
 from mpcore_port_runtime.overridden import start_training
 
 AUTOMATIC = (
@@ -40,17 +40,32 @@ _WITH_PLACES = (*_USUAL, "ForQuestionAnswering")
 _WITH_CHOICES = (*_WITH_PLACES, "ForMultipleChoice")
 _FAMILIES = {
     "Albert": _WITH_CHOICES,
-    "Bert": _WITH_CHOICES,
+    "Bart": ("Model", "ForConditionalGeneration"),
+    "Beit": ("Model", "ForImageClassification"),
+    "Bert": (*_WITH_CHOICES, "ForNextSentencePrediction", "ForPreTraining"),
     "CLIP": (
+        "Model",
         *("TextModel", "TextModelWithProjection"),
         *("VisionModel", "VisionModelWithProjection"),
     ),
     "Camembert": _WITH_PLACES,
+    "Deberta": _WITH_PLACES,
+    "DebertaV2": _WITH_PLACES,
+    "DeiT": ("Model", "ForImageClassification"),
     "DistilBert": _WITH_CHOICES,
-    "Electra": _WITH_PLACES,
+    "Electra": (*_WITH_PLACES, "ForPreTraining"),
     "GPT2": ("Model", "LMHeadModel", "ForSequenceClassification"),
+    "MPNet": _WITH_PLACES,
+    "OPT": ("Model", "ForCausalLM"),
     "Roberta": _USUAL,
-    "T5": ("EncoderModel", "ForConditionalGeneration"),
+    "T5": ("Model", "EncoderModel", "ForConditionalGeneration"),
+    "XLNet": (
+        "Model",
+        "ForSequenceClassification",
+        "ForTokenClassification",
+        "ForQuestionAnsweringSimple",
+        "LMHeadModel",
+    ),
 }
 COMPARED = frozenset(family + kind for family, kinds in _FAMILIES.items() for kind in kinds)
 """Classes whose outputs, losses and gradients are transformers' on torch, with equal weights."""
@@ -127,7 +142,7 @@ def _network(native: Any) -> Any:
             kwargs["state_dict"] = dict(named_parameters(self))
         native.save_pretrained(self, save_directory, *args, **kwargs)
         for path in Path(save_directory).glob("*.safetensors"):
-            _say_torch(path)
+            say_torch(path)
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         msg = f"{native.__name__}.generate of mindone was not compared with transformers'"
@@ -141,6 +156,7 @@ def _network(native: Any) -> Any:
         "resize_token_embeddings": resize_token_embeddings,
         "save_pretrained": save_pretrained,
         "generate": generate,
+        "requires_grad_": requires_grad_,
         _OURS: True,
         "__module__": native.__module__,
         "__qualname__": native.__qualname__,
@@ -165,7 +181,7 @@ def _settle(network: Any) -> None:
             cell.__class__ = _network(kind)
 
 
-def _say_torch(path: Path) -> None:
+def say_torch(path: Path) -> None:
     """Write into a file of weights, by torch's names, that torch can read it.
 
     Source: transformers 4.57.1 opens files whose ``format`` is "pt"; mindone 0.5.0 writes "np".

@@ -126,6 +126,11 @@ def argmax(input, dim=None, keepdim=False):
     return Tensor(np.argmax(input.asnumpy(), axis=dim, keepdims=keepdim).astype(np.int64))
 
 
+def nonzero(input, *, as_tuple=False):
+    found = np.nonzero(input.asnumpy())
+    return tuple(map(Tensor, found)) if as_tuple else Tensor(np.stack(found, 1))
+
+
 def rms_norm(x, gamma, epsilon=1e-6):
     return x / ops.sqrt((x * x).mean(-1, keep_dims=True) + epsilon) * gamma, None
 
@@ -148,11 +153,35 @@ def _drawn(shape, mean=0.0, std=1.0):
     return np.random.default_rng(0).normal(mean, std, shape).astype(np.float32)
 
 
+def _masked_fill_(self, mask, value):
+    filled = np.where(mask.asnumpy(), _plain(value), self.asnumpy())
+    self.assign_value(Tensor(filled.astype(self.asnumpy().dtype)))
+    return self
+
+
+def norm(input, p="fro", dim=None, keepdim=False, *, dtype=None):
+    assert p in ("fro", 2)
+    return vector_norm(input, 2, dim, keepdim)
+
+
+def roll(input, shifts, dims=None):
+    pairs = ((shifts, dims),) if isinstance(shifts, int) else zip(shifts, dims, strict=True)
+    for shift, dim in pairs:
+        at = -shift % input.shape[dim]
+        front, behind = ops.split(input, [at, input.shape[dim] - at], dim) if at else (input, None)
+        input = input if behind is None else ops.cat([behind, front], dim)
+    return input
+
+
+def randn(*size, dtype=None, generator=None):
+    return _numbers(_drawn(size[0] if isinstance(size[0], (tuple, list)) else size), dtype)
+
+
 def install():
     """Put them where mindone finds them."""
     mint.addmm, mint.arange, mint.full, mint.cumsum = addmm, arange, full, cumsum
     mint.triu, mint.tril, mint.clone, mint.argmax = triu, tril, clone, argmax
-    mint.linalg.vector_norm = vector_norm
+    mint.linalg.vector_norm, mint.norm, mint.randn = vector_norm, norm, randn
     mint.einsum, ops.rms_norm = einsum, rms_norm
     mint.stack = lambda tensors, dim=0: ops.stack(tensors, dim)
     mint.full_like = lambda x, value, *, dtype=None: full(x.shape, value, dtype=dtype or x.dtype)
@@ -182,6 +211,10 @@ def install():
     Tensor.zero_ = _written(lambda shape: np.zeros(shape, np.float32))
     Tensor.fill_ = _written(lambda shape, value: np.full(shape, float(value), np.float32))
     Tensor.normal_ = _written(_drawn)
+    Tensor.masked_fill_ = _masked_fill_
+    mint.roll = roll
+    mint.rand = lambda *size, **_: randn(*size) * 0 + 0.5
     Tensor.cumsum, Tensor.clone = cumsum, clone
     Tensor.index_select = lambda self, axis, index: ops.gather(self, index, axis)
+    Tensor.nonzero = nonzero
     Tensor.argmax = lambda self, axis=None, keepdims=False: argmax(self, axis, keepdims)

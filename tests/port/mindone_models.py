@@ -78,7 +78,7 @@ _BART = {
     "bos_token_id": 0,
     "decoder_start_token_id": 2,
 }
-_CLIP_TEXT = {
+CLIP_TEXT = {
     "vocab_size": 60,
     "hidden_size": 16,
     "intermediate_size": 32,
@@ -108,6 +108,46 @@ _VIT = {
     "patch_size": 8,
     **_STILL,
 }
+_SWIN = {
+    "image_size": 32,
+    "patch_size": 4,
+    "embed_dim": 8,
+    "depths": [2, 1],
+    "num_heads": [2, 2],
+    "window_size": 4,
+    "drop_path_rate": 0.0,
+    **_STILL,
+}
+_WAV2VEC2 = {
+    "vocab_size": 20,
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "intermediate_size": 32,
+    "conv_dim": (8, 8),
+    "conv_stride": (4, 2),
+    "conv_kernel": (8, 3),
+    "num_conv_pos_embeddings": 4,
+    "num_conv_pos_embedding_groups": 2,
+    "hidden_dropout": 0.0,
+    "attention_dropout": 0.0,
+    "activation_dropout": 0.0,
+    "feat_proj_dropout": 0.0,
+    "final_dropout": 0.0,
+    "layerdrop": 0.0,
+    "apply_spec_augment": False,
+    "mask_time_prob": 0.0,
+}
+_OPT = {
+    "vocab_size": 60,
+    "hidden_size": 16,
+    "word_embed_proj_dim": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 2,
+    "ffn_dim": 32,
+    "max_position_embeddings": 40,
+    "dropout": 0.0,
+}
 _LLAMA = {
     "vocab_size": 60,
     "hidden_size": 16,
@@ -125,6 +165,8 @@ _PLACES = {"start_positions": np.array([0, 1, 2]), "end_positions": np.array([1,
 _ENDED = IDS.copy()
 _ENDED[:, -1] = 59
 _PIXELS = {"pixel_values": _ROWS.randn(3, 3, 16, 16).astype(np.float32)}
+_LARGE = {"pixel_values": _ROWS.randn(2, 3, 32, 32).astype(np.float32)}
+_SOUND = {"input_values": _ROWS.randn(2, 400).astype(np.float32)}
 _CHOICES = {
     "input_ids": np.stack([IDS, IDS[::-1]], 1),
     "attention_mask": np.stack([MASK, MASK[::-1]], 1),
@@ -137,6 +179,7 @@ _FAMILIES = {
     "Albert": {**BERT, "embedding_size": 8, "classifier_dropout_prob": 0.0},
     "Electra": {**BERT, "embedding_size": 16},
     "Camembert": {**BERT, "pad_token_id": 1},
+    "XLMRoberta": {**BERT, "pad_token_id": 1},
     "Deberta": BERT,
     "DebertaV2": {**BERT, "position_biased_input": True},
     "XLNet": _XLNET,
@@ -157,7 +200,7 @@ def _of_family(name, settings):
         yield "XLNetLMHeadModel", config, settings, {**_WORDS, "labels": IDS}
     else:
         yield f"{name}ForMaskedLM", config, settings, {**_WORDS, "labels": _NEXT}
-    if name in ("Bert", "DistilBert", "Albert", "Electra", "Roberta"):
+    if name in ("Bert", "DistilBert", "Albert", "Electra", "Roberta", "XLMRoberta"):
         yield f"{name}ForMultipleChoice", config, settings, _CHOICES
 
 
@@ -174,15 +217,66 @@ def models():
     yield "BartForConditionalGeneration", "BartConfig", _BART, spoken
     yield "BartModel", "BartConfig", _BART, _WORDS
     words = {"input_ids": _ENDED, "attention_mask": MASK}
-    yield "CLIPTextModel", "CLIPTextConfig", _CLIP_TEXT, words
-    yield "CLIPTextModelWithProjection", "CLIPTextConfig", _CLIP_TEXT, words
+    yield "CLIPTextModel", "CLIPTextConfig", CLIP_TEXT, words
+    yield "CLIPTextModelWithProjection", "CLIPTextConfig", CLIP_TEXT, words
     yield "CLIPVisionModel", "CLIPVisionConfig", _CLIP_VISION, _PIXELS
     yield "CLIPVisionModelWithProjection", "CLIPVisionConfig", _CLIP_VISION, _PIXELS
-    both = {"text_config": _CLIP_TEXT, "vision_config": _CLIP_VISION, "projection_dim": 12}
+    both = {"text_config": CLIP_TEXT, "vision_config": _CLIP_VISION, "projection_dim": 12}
     yield "CLIPModel", "CLIPConfig", both, {**words, **_PIXELS, "return_loss": True}
     yield "ViTModel", "ViTConfig", _VIT, _PIXELS
     seen = {**_PIXELS, "labels": _KINDS}
     yield "ViTForImageClassification", "ViTConfig", {**_VIT, "num_labels": 3}, seen
+    yield (
+        "BertForPreTraining",
+        "BertConfig",
+        BERT,
+        {
+            **spoken,
+            "next_sentence_label": np.array([0, 1, 1]),
+        },
+    )
+    following = {**_WORDS, "labels": np.array([0, 1, 1])}
+    yield "BertForNextSentencePrediction", "BertConfig", BERT, following
+    yield "BertLMHeadModel", "BertConfig", {**BERT, "is_decoder": True}, spoken
+    replaced = {**_WORDS, "labels": (IDS % 2).astype(np.int64)}
+    yield "ElectraForPreTraining", "ElectraConfig", {**BERT, "embedding_size": 8}, replaced
+    yield "T5Model", "T5Config", _T5, {**_WORDS, "decoder_input_ids": IDS[:, :4]}
+    yield (
+        "GPT2ForTokenClassification",
+        "GPT2Config",
+        {**GPT2, "num_labels": 3},
+        {
+            **_WORDS,
+            "labels": IDS % 3,
+        },
+    )
+    yield "OPTModel", "OPTConfig", _OPT, _WORDS
+    yield "OPTForCausalLM", "OPTConfig", _OPT, spoken
+    yield "DeiTModel", "DeiTConfig", _VIT, _PIXELS
+    yield "DeiTForImageClassification", "DeiTConfig", {**_VIT, "num_labels": 3}, seen
+    yield "BeitModel", "BeitConfig", {**_VIT, "drop_path_rate": 0.0}, _PIXELS
+    of_beit = {**_VIT, "num_labels": 3, "drop_path_rate": 0.0}
+    yield "BeitForImageClassification", "BeitConfig", of_beit, seen
+    yield "SwinModel", "SwinConfig", _SWIN, _LARGE
+    yield (
+        "SwinForImageClassification",
+        "SwinConfig",
+        {**_SWIN, "num_labels": 3},
+        {
+            **_LARGE,
+            "labels": np.array([0, 2]),
+        },
+    )
+    yield "Wav2Vec2Model", "Wav2Vec2Config", _WAV2VEC2, _SOUND
+    yield (
+        "Wav2Vec2ForSequenceClassification",
+        "Wav2Vec2Config",
+        {**_WAV2VEC2, "num_labels": 3},
+        {
+            **_SOUND,
+            "labels": np.array([0, 2]),
+        },
+    )
     yield "LlamaModel", "LlamaConfig", _LLAMA, _WORDS
     yield "LlamaForCausalLM", "LlamaConfig", _LLAMA, spoken
     yield "AutoModel", "BertConfig", BERT, _WORDS

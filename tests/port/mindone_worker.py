@@ -33,6 +33,11 @@ def _pair(name, config, settings):
     if name.startswith("Auto"):
         theirs, ours = theirs.from_config, ours.from_config
     there, here = theirs(made), ours(again)
+    return alike(there, here)
+
+
+def alike(there, here):
+    """Give two networks equal weights, none of which is one of those that networks begin from."""
     for param in there.parameters():
         param.data += 0.05 * torch.randn_like(param) if param.dim() else 0
     values = {one: param.detach().numpy() for one, param in there.named_parameters()}
@@ -54,18 +59,28 @@ def _far(here, there, least=0.0):
     return float(apart.max() / (np.abs(there).max() + least + 1e-9))
 
 
+def _tensors(batch, made):
+    """Return a batch with tensors for its arrays."""
+    if isinstance(batch, dict):
+        return {key: _tensors(value, made) for key, value in batch.items()}
+    return made(batch) if isinstance(batch, np.ndarray) else batch
+
+
 def compare(name, config, settings, batch):
     """Return how far two networks are apart, and what is not equal at all."""
-    there, here = _pair(name, config, settings)
+    return beside(*_pair(name, config, settings), batch)
+
+
+def beside(there, here, batch):
+    """Return how far outputs and gradients of two networks are apart."""
     names = [one for one, _ in there.named_parameters()]
     assert [one for one, _ in port.named_parameters(here)] == names
     assert here.training
     assert there.training
-    tensor = {k: torch.tensor(v) if isinstance(v, np.ndarray) else v for k, v in batch.items()}
-    wanted = there(**tensor)
+    wanted = there(**_tensors(batch, torch.tensor))
     read = [key for key, value in wanted.items() if isinstance(value, torch.Tensor)]
     _reduced(wanted, read).backward()
-    given = {k: ms.Tensor(v) if isinstance(v, np.ndarray) else v for k, v in batch.items()}
+    given = _tensors(batch, ms.Tensor)
     kept = {}
 
     def forward():

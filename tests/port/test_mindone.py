@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from mpcore_port_runtime import transformers
+from mpcore_port_runtime import diffusers, transformers
 
 from .ports import ported
 
@@ -45,6 +45,99 @@ def test_every_class_that_ports_take_is_transformers_own():
     results = [json.loads(line[7:]) for line in lines if line.startswith("RESULT ")]
     assert {one["class"] for one in results} == transformers.COMPARED
     assert not [one for one in results if one.get("apart", 1.0) > 1e-4], results
+
+
+def test_diffusers_networks_and_schedulers_that_ports_take_are_its_own():
+    """Outputs, gradients, latents, noise and steps; tables of a schedule bit by bit."""
+    lines = _run("mindone_diffusers.py", FOLDER).splitlines()
+    results = [json.loads(line[7:]) for line in lines if line.startswith("RESULT ")]
+    assert {one["class"] for one in results} == diffusers.NETWORKS | diffusers.SCHEDULERS
+    assert not [one for one in results if one["apart"] > one.get("most", 1e-4)], results
+
+
+DIFFUSION = """import numpy as np
+import torch
+import torch.nn.functional as F
+from diffusers import AutoencoderKL, DDPMScheduler, UNet2DConditionModel
+from diffusers.optimization import get_scheduler
+from diffusers.training_utils import EMAModel, compute_snr
+from torch.cuda.amp import GradScaler, autocast
+from transformers import CLIPTextModel
+
+def train(folder, pictures, ids, noises, times, amp=False):
+    noise_scheduler = DDPMScheduler.from_pretrained(folder, subfolder="scheduler")
+    text_encoder = CLIPTextModel.from_pretrained(folder, subfolder="text_encoder")
+    vae = AutoencoderKL.from_pretrained(folder, subfolder="vae")
+    unet = UNet2DConditionModel.from_pretrained(folder, subfolder="unet")
+    vae.requires_grad_(False)
+    text_encoder.requires_grad_(False)
+    unet.train()
+    ema_unet = EMAModel(
+        unet.parameters(), decay=0.9, model_cls=UNet2DConditionModel, model_config=unet.config
+    )
+    optimizer = torch.optim.AdamW(unet.parameters(), lr=1e-3, weight_decay=1e-2)
+    lr_scheduler = get_scheduler(
+        "linear", optimizer=optimizer, num_warmup_steps=2, num_training_steps=5
+    )
+    scaler = GradScaler(enabled=amp, init_scale=64.0)
+    given, losses = (pictures, ids, noises, times), []
+    for step in range(5):
+        batch = [torch.tensor(one[2 * step : 2 * step + 2]) for one in given]
+        with torch.no_grad():
+            latents = vae.encode(batch[0]).latent_dist.mode()
+            latents = latents * vae.config.scaling_factor
+            encoder_hidden_states = text_encoder(batch[1])[0]
+        noise, timesteps = batch[2], batch[3].long()
+        noisy_latents = noise_scheduler.add_noise(latents, noise, timesteps)
+        if noise_scheduler.config.prediction_type == "epsilon":
+            target = noise
+        elif noise_scheduler.config.prediction_type == "v_prediction":
+            target = noise_scheduler.get_velocity(latents, noise, timesteps)
+        with autocast(enabled=amp):
+            model_pred = unet(noisy_latents, timesteps, encoder_hidden_states).sample
+            snr = compute_snr(noise_scheduler, timesteps)
+            loss = F.mse_loss(model_pred.float(), target.float(), reduction="none")
+            loss = (loss.mean(dim=[1, 2, 3]) * torch.clamp(snr, max=5.0) / (snr + 1)).mean()
+        optimizer.zero_grad()
+        scaler.scale(loss).backward()
+        scaler.unscale_(optimizer)
+        torch.nn.utils.clip_grad_norm_(unet.parameters(), 1.0)
+        scaler.step(optimizer)
+        scaler.update()
+        lr_scheduler.step()
+        ema_unet.step(unet.parameters())
+        losses.append(loss.item())
+    norms = [p.detach().float().norm().item() for p in unet.parameters()]
+    averages = [p.float().norm().item() for p in ema_unet.shadow_params]
+    ema_unet.save_pretrained("averages")
+    ema_unet.copy_to(unet.parameters())
+    unet.eval()
+    sample = torch.tensor(noises[:2])
+    noise_scheduler.set_timesteps(3, device="cpu")
+    with torch.no_grad():
+        pred = unet(sample, noise_scheduler.timesteps[0], encoder_hidden_states).sample
+        decoded = vae.decode(pred / vae.config.scaling_factor).sample
+    return np.array(losses), decoded.detach().numpy(), np.array(norms), np.array(averages)
+"""
+
+
+def test_a_diffusion_script_ends_where_it_ends_beside_torch(tmp_path):
+    """Latents, noise, AdamW, a schedule, clipping, averages, from weights that torch saved."""
+    found = ported(DIFFUSION)
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    (tmp_path / "original.py").write_text(DIFFUSION, encoding="utf-8")
+    (tmp_path / "port.py").write_text(found.text, encoding="utf-8")
+    worker = HERE / "mindone_diffusion.py"
+    _run(worker, FOLDER, "torch", cwd=tmp_path)
+    _run(worker, FOLDER, "mindspore", cwd=tmp_path)
+    _run(worker, FOLDER, "read", cwd=tmp_path)
+    there, here = np.load(tmp_path / "torch.npz"), np.load(tmp_path / "mindspore.npz")
+    for key in ("losses", "decoded", "norms", "averages"):
+        np.testing.assert_allclose(here[key], there[key], rtol=1e-4, atol=1e-4)
+    assert np.abs(here["norms"] - there["start"]).max() > 1e-3
+    read = np.load(tmp_path / "read.npz")  # what the port has saved, by diffusers on torch
+    np.testing.assert_allclose(read["averages"], here["averages"], rtol=1e-5)
+    assert read["step"] == 5
 
 
 HEAD = """import numpy as np

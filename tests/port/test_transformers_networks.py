@@ -103,6 +103,17 @@ def test_the_table_has_what_the_support_takes():
     assert rows == transformers.COMPARED | set(transformers.AUTOMATIC)
 
 
+@pytest.mark.parametrize("kind", ["Bart", "Beit", "DebertaV2", "DeiT", "MPNet", "OPT", "XLNet"])
+def test_a_network_and_its_settings_are_taken_together(kind):
+    """A configuration stays transformers' own."""
+    script = f"from transformers import {kind}Config, {kind}Model\n"
+    script += f"net = {kind}Model({kind}Config())\n"
+    found = ported(f"import torch\n{script}")
+    assert f"port.transformers.{kind}Model({kind}Config())" in found.text
+    assert f"from transformers import {kind}Config\n" in found.text
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+
+
 # --- the support, beside classes that stand for mindone's ------------------------------------
 
 

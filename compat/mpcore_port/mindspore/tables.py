@@ -33,6 +33,7 @@ FILES = (
     "fabric",
     "lightning",
     "transformers",
+    "diffusers",
 )
 
 

@@ -255,6 +255,10 @@ _PLACES = (
         r"transformers.\1",
     ),
     (re.compile(r"^transformers\.models\.\w+\.([A-Z]\w*(?:\.\w+)?)$"), r"transformers.\1"),
+    (
+        re.compile(r"^diffusers\.(?:models|schedulers)(?:\.[a-z]\w*)*\.([A-Z]\w*(?:\.\w+)?)$"),
+        r"diffusers.\1",
+    ),
     (re.compile(r"^einops\.einops\.(\w+)$"), r"einops.\1"),
     (re.compile(r"^torch\.distributed\.distributed_c10d\.(\w+)$"), r"torch.distributed.\1"),
 )

@@ -76,7 +76,11 @@ _FOREIGN = "its tensors are torch's: load data as numpy arrays, write models as 
 _WAYS = {
     "accelerate": "of it Accelerator and what its loop takes are ported, for one device",
     "deepspeed": "MindSpore's parallel modes do what it does",
-    "diffusers": "the package mindone has its usual networks",
+    "diffusers": (
+        "of it networks and schedulers that were compared with mindone's are ported, such as "
+        "UNet2DConditionModel; mindone 0.5 has many of the others under the same names, whose "
+        "numbers nobody compared"
+    ),
     "lightning": "write its loop out, and port that",
     "pytorch_lightning": "write its loop out, and port that",
     "timm": "of it what training scripts take is ported; the package mindcv has its usual networks",
@@ -153,8 +157,8 @@ def _foreign(small: cst.Import | cst.ImportFrom) -> str:
 
 
 _HEIR_OF_OTHERS = (
-    "a class of its own on top of one of transformers was not compared: hold one inside of an "
-    "nn.Module"
+    "a class of its own on top of one of transformers or diffusers was not compared: hold one "
+    "inside of an nn.Module"
 )
 _DOUBTS = {
     "saved whole": OF_TORCH,
@@ -162,6 +166,11 @@ _DOUBTS = {
         "needs mindone 0.5 (transformers 4.57.1); outputs, losses and gradients of small networks "
         "were compared with transformers' on MindSpore's CPU build, whose lacking kernels were "
         "made of others; not run on Ascend"
+    ),
+    "mindone diffusers": (
+        "needs mindone 0.5 (transformers 4.57.1); outputs and gradients of small networks, noise "
+        "and steps of schedulers were compared with those of diffusers 0.35.2 on MindSpore's CPU "
+        "build, whose lacking kernels were made of others; not run on Ascend"
     ),
     "mindone chosen": (
         "needs mindone 0.5 (transformers 4.57.1); of the classes that it may choose, one that was "

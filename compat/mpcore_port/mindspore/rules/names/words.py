@@ -18,9 +18,9 @@ __all__ = ["WordsRule", "holds_no_tensor", "why_it_stays"]
 _FREE = re.compile(
     r"transformers\.(\w+\.)*("
     r"\w*Tokenizer(Base|Fast)?|BatchEncoding|HfArgumentParser|"
-    r"(Auto|Pretrained|PreTrained|Generation|Albert|Bart|Bert|Blip|CLIP|CLIPText|CLIPVision|"
-    r"Deberta|DebertaV2|DistilBert|Electra|GPT2|GPTNeoX|Llama|Longformer|Mistral|Qwen2|Roberta|T5|"
-    r"ViT|Wav2Vec2|Whisper|XLMRoberta|XLNet)Config|"
+    r"(Auto|Pretrained|PreTrained|Generation|Albert|Bart|Beit|Bert|Blip|CLIP|CLIPText|CLIPVision|"
+    r"Deberta|DebertaV2|DeiT|DistilBert|Electra|GPT2|GPTNeoX|Llama|Longformer|MPNet|Mistral|OPT|"
+    r"Qwen2|Roberta|Swin|T5|ViT|Wav2Vec2|Whisper|XLMRoberta|XLNet)Config|"
     r"glue_(compute_metrics|output_modes|processors|tasks_num_labels)|"
     r"DataProcessor|InputExample|InputFeatures|"
     r"(WEIGHTS|CONFIG|TF_WEIGHTS|SAFE_WEIGHTS|ADAPTER_CONFIG)_NAME|"
