@@ -23,6 +23,7 @@ Ports of `--plain` import the last two only for what the report lists.
 
 """
 _PARTS = (
+    "albumented",
     "accelerate",
     "apex",
     "attended",
@@ -35,6 +36,7 @@ _PARTS = (
     "inits",
     "kaldi",
     "lightning",
+    "loggers",
     "metrics",
     "named_schedules",
     "networks",
