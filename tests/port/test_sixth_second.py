@@ -10,6 +10,8 @@ import numpy as np
 import pytest
 
 import mpcore_port_runtime as port
+from mpcore_port.status import status_of
+from mpcore_port.targets import load_target
 
 from .ports import loaded, ported, ported_folder
 
@@ -98,3 +100,39 @@ def test_loggers_of_mmcv(tmp_path):
     assert port.loggers.get_logger("of a test.below").handlers == []
     log.info("said")
     assert (tmp_path / "log").read_text().endswith("INFO - said\n")
+
+
+KERNELS = """import torch
+import triton
+import triton.language as tl
+from numba import cuda
+@cuda.jit
+def doubled(x):
+    x[cuda.threadIdx.x] *= 2
+@triton.autotune(configs=[triton.Config({}, num_warps=4)], key=["n"])
+@triton.jit
+def added(x, n: tl.constexpr):
+    tl.store(x, tl.program_id(0))
+def launched(x):
+    doubled[1, 2](x)
+    added[(1,)](x, n=1)
+made = [torch.ones(2) * 2]
+"""
+
+
+def test_files_of_kernels_are_imported_and_raise_at_the_launch(tmp_path):
+    """The decorator of a kernel raised: no network beside one came out of its file."""
+    found = ported(KERNELS)
+    stops = status_of(found.source, found.edits)
+    assert stops.text == "runs unless line 13 or 14 is reached"
+    names = loaded(found.text, tmp_path)
+    for name in ("doubled", "added"):
+        with pytest.raises(NotImplementedError, match="import"):
+            names[name][1, 2](names["made"][0])
+    with pytest.raises(NotImplementedError, match="numba"):
+        names["cuda"].as_cuda_array(names["made"][0])
+
+
+def test_kernels_of_numba_are_unproven_on_an_npu():
+    found = ported("from numba import cuda\n@cuda.jit\ndef f(x): ...\n", load_target("torch_npu"))
+    assert {(edit.kind, edit.line) for edit in found.edits} == {("unproven", 1), ("unproven", 2)}
