@@ -7,6 +7,7 @@ pictures are numpy's, is taken as it is installed: its ``Compose`` takes heirs o
 from __future__ import annotations
 
 from functools import cache
+from importlib import import_module
 from types import new_class
 from typing import Any
 
@@ -41,11 +42,11 @@ class _Always:
     # Keys of a sample that are named so by ``additional_targets`` of a Compose, and their kind.
     _additional_targets: dict[str, str]
 
-    def image(self, picture: np.ndarray) -> Any:
+    def image(self, picture: np.ndarray[Any, Any]) -> Any:
         """Return the tensor of a picture."""
         raise NotImplementedError
 
-    def mask(self, mask: np.ndarray) -> Any:
+    def mask(self, mask: np.ndarray[Any, Any]) -> Any:
         """Return the tensor of a mask."""
         raise NotImplementedError
 
@@ -78,7 +79,7 @@ class _PicturesAndMasks(_Always):
         super().__init__(p=1.0)  # type: ignore[call-arg]  # of albumentations' base
         self.transpose_mask = transpose_mask
 
-    def image(self, picture: np.ndarray) -> Any:
+    def image(self, picture: np.ndarray[Any, Any]) -> Any:
         """Return (C, H, W), of the picture's own dtype."""
         if picture.ndim not in (2, 3):
             msg = "Albumentations only supports images in HW or HWC format"
@@ -87,7 +88,7 @@ class _PicturesAndMasks(_Always):
             picture = picture[:, :, None]
         return Tensor(np.ascontiguousarray(picture.transpose(2, 0, 1)))
 
-    def mask(self, mask: np.ndarray) -> Any:
+    def mask(self, mask: np.ndarray[Any, Any]) -> Any:
         """Return a mask as it is, or with its channels in front."""
         if self.transpose_mask and mask.ndim == 3:
             mask = mask.transpose(2, 0, 1)
@@ -101,7 +102,7 @@ class _Fractions(_Always):
         super().__init__(p=1.0)  # type: ignore[call-arg]  # of albumentations' base
         self.num_classes, self.sigmoid, self.normalize = num_classes, sigmoid, normalize
 
-    def image(self, picture: np.ndarray) -> Any:
+    def image(self, picture: np.ndarray[Any, Any]) -> Any:
         """Return (C, H, W) of float32, less the mean and by the deviation where they are said."""
         made = np.moveaxis(_fraction(picture), -1, 0).astype(np.float32)
         if self.normalize is not None:
@@ -112,7 +113,7 @@ class _Fractions(_Always):
             made = (made - mean) / std
         return Tensor(np.ascontiguousarray(made))
 
-    def mask(self, mask: np.ndarray) -> Any:
+    def mask(self, mask: np.ndarray[Any, Any]) -> Any:
         """Return the classes of a mask, each a plane where ``sigmoid`` says so."""
         if self.num_classes > 1 and not self.sigmoid:
             return Tensor(_classes(mask))
@@ -123,12 +124,12 @@ class _Fractions(_Always):
         return Tensor(np.ascontiguousarray(made.astype(np.float32)))
 
 
-def _fraction(picture: np.ndarray) -> np.ndarray:
+def _fraction(picture: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return bytes as parts of 255, in float64 as albumentations divides; other numbers stay."""
     return picture / (255.0 if picture.dtype == np.uint8 else 1)
 
 
-def _classes(mask: np.ndarray) -> np.ndarray:
+def _classes(mask: np.ndarray[Any, Any]) -> np.ndarray[Any, Any]:
     """Return the last plane above 0 of each place; of one plane 1 where it is above 127."""
     made = np.zeros(mask.shape[:2], np.int64)
     if mask.ndim == 3:
