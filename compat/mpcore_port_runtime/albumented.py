@@ -31,9 +31,9 @@ def ToTensor(num_classes: int = 1, sigmoid: bool = True, normalize: Any = None) 
 @cache
 def _class(name: str, kind: type) -> Any:
     """Return an heir of albumentations' base: no other is taken into a ``Compose``."""
-    from albumentations.core.transforms_interface import BasicTransform
+    base = import_module("albumentations.core.transforms_interface").BasicTransform
 
-    return new_class(name, (kind, BasicTransform))
+    return new_class(name, (kind, base))
 
 
 class _Always:
