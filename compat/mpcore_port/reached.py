@@ -32,6 +32,7 @@ _COMPARE: dict[type[ast.cmpop], Any] = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
 }
+_MAKERS = ("numba.cuda", "triton.")
 _FLAGS = {"store_true": False, "store_false": True, "count": None}
 
 
@@ -60,10 +61,13 @@ def _bound_by(found: Sequence[ast.Import | ast.ImportFrom]) -> set[str]:
     return {(a.asname or a.name.partition(".")[0]) for node in found for a in node.names}
 
 
-def uses(text: str, line: int, kept: frozenset[str] = frozenset()) -> list[tuple[int, int]] | None:
+def uses(
+    text: str, line: int, kept: frozenset[str] = frozenset(), kernels: bool = False
+) -> list[tuple[int, int]] | None:
     """Return where the names are read that an import in ``line`` binds; None: it is no import.
 
-    ``kept`` are names among them that it brings as before.
+    ``kept`` are names among them that it brings as before. Of ``kernels``, which functions are
+    made to by what is imported, launches are meant: no making of them raises, no body is run.
 
     A star binds what nobody knows, and is none: what stands for it raises where it stands.
     """
@@ -79,10 +83,35 @@ def uses(text: str, line: int, kept: frozenset[str] = frozenset()) -> list[tuple
     if "*" in bound:
         return None
     bound -= kept
+    made = _kernels_of(tree) if kernels else []
+    inside = {id(node) for kernel in made for node in ast.walk(kernel)}
+    bound |= {kernel.name for kernel in made}
     return [
         (node.lineno, node.col_offset)
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and node.id in bound and isinstance(node.ctx, ast.Load)
+        if id(node) not in inside
+    ]
+
+
+def _kernels_of(tree: ast.Module) -> list[ast.FunctionDef]:
+    """Return functions that numba or triton makes kernels of."""
+    makers = {
+        alias.asname or alias.name.partition(".")[0]
+        for node in ast.walk(tree)
+        if isinstance(node, (ast.Import, ast.ImportFrom))
+        for alias in node.names
+        if f"{getattr(node, 'module', None) or alias.name}.{alias.name}".startswith(_MAKERS)
+    }
+    return [
+        node
+        for node in ast.walk(tree)
+        if isinstance(node, ast.FunctionDef)
+        if any(
+            isinstance(one, ast.Name) and one.id in makers
+            for decorator in node.decorator_list
+            for one in ast.walk(decorator)
+        )
     ]
 
 

@@ -23,6 +23,7 @@ Ports of `--plain` import the last two only for what the report lists.
 
 """
 _PARTS = (
+    "albumented",
     "accelerate",
     "apex",
     "attended",
@@ -36,6 +37,7 @@ _PARTS = (
     "inits",
     "kaldi",
     "lightning",
+    "loggers",
     "metrics",
     "named_schedules",
     "networks",

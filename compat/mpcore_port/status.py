@@ -106,7 +106,8 @@ def _stops(
     lines: set[int] = set()
     sure = False
     for edit in refused:
-        places = uses(source.text, edit.line, kept.get(edit.line, frozenset()))
+        kernels = "kernels=True" in edit.new  # what stands for it raises at their launch
+        places = uses(source.text, edit.line, kept.get(edit.line, frozenset()), kernels)
         if places is None:  # no import
             lines.add(edit.line)
             sure |= reached.surely(edit.line, edit.column)

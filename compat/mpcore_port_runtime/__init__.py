@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from mpcore_port_runtime import accelerate as accelerate
+from mpcore_port_runtime import albumented as albumented
 from mpcore_port_runtime import answers as answers
 from mpcore_port_runtime import apex as apex
 from mpcore_port_runtime import attended as attended
@@ -28,6 +29,7 @@ from mpcore_port_runtime import kinds_joined as kinds_joined
 from mpcore_port_runtime import layer_paddings as layer_paddings
 from mpcore_port_runtime import layer_words as layer_words
 from mpcore_port_runtime import lightning as lightning
+from mpcore_port_runtime import loggers as loggers
 from mpcore_port_runtime import lr_scheduler as lr_scheduler
 from mpcore_port_runtime import metrics as metrics
 from mpcore_port_runtime import named_schedules as named_schedules

@@ -200,6 +200,8 @@ def _named(before: Any, now: Any, at: At) -> Any:
         return now
     value: Any = small.value
     if isinstance(value, cst.Call) and code_of(value.func).endswith("port.device") and value.args:
+        if len(at.project.modules | at.project.beside) > 1:
+            return now  # another file may ask for its type
         value = value.args[0].value
     if not _KIND.match(string_of(value) or "") or at.once(_asks_kind):
         return now

@@ -965,7 +965,8 @@ class ImportRule(PortRule):
         lines: list[Any] = [cst.parse_statement(source)]
         # nothing that a script holds is of a class of a package that no row is of
         none = ", has_instances=False" if not lacking and _is_all_foreign(small) else ""
-        stub = f"_refused({json.dumps(text)}{none})"
+        made = ", kernels=True" if _makes_kernels(small) else ""
+        stub = f"_refused({json.dumps(text)}{none}{made})"
         expected = failure_is_expected(old, at)
         kept = bound_before(old, at) if expected else frozenset()
         for alias in small.names:  # type: ignore[union-attr]  # no star
@@ -1089,6 +1090,11 @@ def _of_kernels(small: cst.Import | cst.ImportFrom) -> bool:
     if isinstance(small.names, cst.ImportStar):
         return False
     return {name.partition(".")[0] for name in imported(small)} <= {"flash_attn", "xformers"}
+
+
+def _makes_kernels(small: cst.Import | cst.ImportFrom) -> bool:
+    """Return whether an import is of what functions of a file are made to kernels by."""
+    return {*imported(small)} <= {"numba.cuda", "triton", "triton.language"}
 
 
 def is_done_without(node: cst.BaseExpression, at: At) -> bool:
