@@ -54,7 +54,7 @@ def log_softmax(
     _stacklevel: Any = None,
     dtype: Any = None,
     *,
-    input: Any = None,  # noqa: A002  # torch's name
+    input: Any = None,  # torch's name
 ) -> Any:
     """Return torch's log_softmax; without an axis the rank of the tensor says it.
 
