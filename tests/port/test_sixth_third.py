@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mpcore_port.status import status_of
+
 from .ports import FILLED, beside, compare, ported
 
 HEAD = (
@@ -143,3 +145,22 @@ def test_log_softmax_in_another_dtype(tmp_path):
     compare(FILLED + SOFT, found.text, tmp_path, rtol=1e-4)
     doubted = [edit for edit in found.edits if edit.kind in ("refused", "unproven")]
     assert not [edit for edit in doubted if "softmax" in edit.old]
+
+
+WITHOUT = """
+import torch
+try:
+    import mamba_ssm.ops as parts
+    parts.start()
+    there = True
+except ImportError:
+    there = False
+def used(x):
+    return parts.scan(x) if there else torch.relu(x)
+"""
+
+
+def test_what_stands_behind_an_import_that_raises():
+    """The status said that the file does not run: the script's own way without it does."""
+    found = ported(WITHOUT)
+    assert status_of(found.source, found.edits).text == "runs unless line 10 is reached"
