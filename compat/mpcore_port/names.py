@@ -104,6 +104,20 @@ _HOMES |= {
         ("parallel", "distributed", "DistributedDataParallel"),
     )
 }
+_HOOKS = "torch.distributed.algorithms.ddp_comm_hooks"
+_HOMES |= {
+    f"{_HOOKS}.{short}.{name}": f"{_HOOKS}.{module}.{name}"
+    for short, module, names in (
+        (
+            "default",
+            "default_hooks",
+            ("allreduce_hook", "bf16_compress_hook", "fp16_compress_hook"),
+        ),
+        ("powerSGD", "powerSGD_hook", ("batched_powerSGD_hook", "powerSGD_hook")),
+        ("debugging", "debugging_hooks", ("noop_hook",)),
+    )
+    for name in names
+}
 """Names by the module that defines them, and as their package has them itself."""
 
 

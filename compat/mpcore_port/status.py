@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -14,7 +15,10 @@ if TYPE_CHECKING:
     from mpcore_port.rule import Edit
     from mpcore_port.source import Source
 
-__all__ = ["Status", "status_of"]
+__all__ = ["WITHOUT", "Status", "status_of"]
+
+WITHOUT = "the script's own way without it runs"
+"""The effect of an import that raises where the script says what happens then."""
 
 _SHOWN = 4  # lines that a status names
 _OF_RESULTS = frozenset(
@@ -89,6 +93,16 @@ def _hands_on(source: Source) -> bool:
     return PurePath(source.path).name == "__init__.py" or "__all__" in source.text
 
 
+def _passed_by(text: str, line: int) -> range:
+    """Return the lines of a ``try`` behind an import that raises there: nothing gets to them."""
+    for node in ast.walk(ast.parse(text)):
+        if isinstance(node, ast.Try):
+            first, last = node.body[0].lineno, node.body[-1].end_lineno or 0
+            if first <= line <= last:
+                return range(line, last + 1)
+    return range(0)
+
+
 def _stops(
     source: Source,
     refused: Sequence[Edit],
@@ -114,7 +128,8 @@ def _stops(
             continue
         if not places and _hands_on(source):
             lines.add(edit.line)
-        places = [place for place in places if place not in mapped]
+        passed_by = _passed_by(source.text, edit.line) if edit.effect == WITHOUT else ()
+        places = [one for one in places if one not in mapped and one[0] not in passed_by]
         lines |= {line for line, _ in places}
         sure |= any(reached.surely(*place) for place in places)
     return tuple(sorted(lines)), sure

@@ -48,9 +48,23 @@ def softmax(logits: Any, dtype: Any = None) -> Any:
     return ops.softmax(logits, axis=_axis(logits), dtype=dtype)
 
 
-def log_softmax(logits: Any) -> Any:
-    """Return torch.nn.functional.log_softmax of a tensor alone: its rank says the axis."""
-    return ops.log_softmax(logits, axis=_axis(logits))
+def log_softmax(
+    logits: Any = None,
+    dim: int | None = None,
+    _stacklevel: Any = None,
+    dtype: Any = None,
+    *,
+    input: Any = None,  # torch's name
+) -> Any:
+    """Return torch's log_softmax; without an axis the rank of the tensor says it.
+
+    Of ``torch.log_softmax`` the third argument is the type that the tensor is cast to first.
+    """
+    logits = input if logits is None else logits
+    if isinstance(_stacklevel, ms.Type):
+        dtype = _stacklevel
+    logits = logits if dtype is None else logits.astype(dtype)
+    return ops.log_softmax(logits, axis=_axis(logits) if dim is None else dim)
 
 
 class Softmax(nn.Cell):  # type: ignore[misc]  # nn.Cell is untyped

@@ -615,6 +615,8 @@ OWN: dict[str, dict[str, list[str] | None]] = {
     "Tensor.put_": {"index": ["j0"], "source": ["b"]},
     "Tensor.random_": {"self": ["big.clone()"], "low": ["3", "20"], "high": ["9", "40"]},
     "Tensor.uniform_": {"self": ["big.clone()"], "low": ["-0.5", "-1"], "high": ["0.5", "2"]},
+    "torch.log_softmax": {"dtype": ["torch.float64", "torch.float32", "torch.float"]},
+    "torch.nn.functional.log_softmax": {"dtype": ["torch.float64", "torch.float32", "torch.float"]},
     "torch.ones_like": _NEW,
     "torch.arange": _NEW | {"start": ["5", "0.5", "2"], "end": ["7", "6.0"], "step": ["2", "0.5"]},
     "torch.linspace": {

@@ -41,6 +41,7 @@ from mpcore_port.mindspore.rules.names.api import CallRule, ImportRule, NameRule
 from mpcore_port.mindspore.rules.names.bound_amp import BoundAmpRule
 from mpcore_port.mindspore.rules.names.by_word import WordRule
 from mpcore_port.mindspore.rules.names.class_names import ClassNameRule
+from mpcore_port.mindspore.rules.names.evaluated import EvaluatedRule
 from mpcore_port.mindspore.rules.names.flags import DeviceFlagRule, DeviceOfRule, MetaRule
 from mpcore_port.mindspore.rules.names.forward_words import ForwardWordRule
 from mpcore_port.mindspore.rules.names.kinds import KindRule, SameKindRule
@@ -185,6 +186,7 @@ def _passes(options: Options) -> Sequence[Sequence[Rule]]:
             OutRule(),
             OutValueRule(),
             BoundAmpRule(),
+            EvaluatedRule(),
             GuardRule(),
             MadeToSizeRule(),
             OwnStepRule(),

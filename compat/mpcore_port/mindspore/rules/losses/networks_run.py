@@ -76,6 +76,8 @@ class NetworksRun:
             func = call.func
             if call.args or not isinstance(func, cst.Attribute) or dotted(func.value) != part:
                 continue
+            if isinstance(self.names.parents.get(call), cst.Expr):
+                continue  # a statement does something; what it returned is not asked for
             name = func.attr.value
             if _MORE.search(name) and f"*{code_of(call)}" not in found:
                 found.append(f"*{code_of(call)}")

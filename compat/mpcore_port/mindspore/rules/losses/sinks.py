@@ -113,12 +113,28 @@ class _Finder:
         if self.names.called(call) is not None or called(call, self.at):
             return None  # a method of the class itself has the loss
         inside: Any = call.func.value
+        if call.args and self._steps(inside):
+            return Sink(call, *self._unscaled(call.args[0].value))
         if call.args and self._is_object(inside):
             return None
         of_apex = self._scaled_by_apex(inside)
         if of_apex is not None:
             return Sink(call, *of_apex)
         return Sink(call, *self._unscaled(inside))
+
+    def _steps(self, holder: Any) -> bool:
+        """Return whether the script has a thing step and zero gradients: no loss does.
+
+        ``optimizer.backward(loss)`` of an optimizer of apex's first kind, around another.
+        """
+        text = dotted(holder)
+        asked = {
+            name
+            for name in ("step", "zero_grad")
+            for call in self.names.callers(name)
+            if isinstance(call.func, cst.Attribute) and dotted(call.func.value) == text
+        }
+        return bool(text) and len(asked) > 1 and not _ENGINES.search(text)
 
     def _is_object(self, holder: Any) -> bool:
         """Return whether a class of another file makes this: ``balancer.backward(losses, y)``.

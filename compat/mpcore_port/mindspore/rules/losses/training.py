@@ -150,6 +150,8 @@ def _weighted(at: At) -> dict[int, str]:
         call = sink.call
         if not isinstance(call.func, cst.Attribute) or call.func.attr.value != "backward":
             continue
+        if any(arg.value is sink.loss for arg in call.args) and not accelerated(call, at):
+            continue  # an optimizer's own way back, which has the loss, not what it is weighed by
         order = ("loss", *_ORDER) if accelerated(call, at) else _ORDER
         given = {k: code_of(v) for k, v in arguments(call, order).items()}
         if given.get("create_graph") == "True":

@@ -65,6 +65,7 @@ from mpcore_port.mindspore.unseen import CHECKED, by_signature, is_checked
 from mpcore_port.names import code_of, expression
 from mpcore_port.packages import imported, package_of
 from mpcore_port.starred import STARRED, is_told
+from mpcore_port.status import WITHOUT
 
 if TYPE_CHECKING:
     from mpcore_port.mindspore.tables import Mapping
@@ -947,7 +948,7 @@ class ImportRule(PortRule):
         if isinstance(small.names, cst.ImportStar):
             if failure_is_expected(old, at):
                 raised = _raised(small, _foreign(small))
-                at.note(self, small, raised.body[0], "changed", _foreign(small), _WITHOUT)
+                at.note(self, small, raised.body[0], "changed", _foreign(small), WITHOUT)
                 return raised.with_changes(leading_lines=new.leading_lines)
             return new.with_changes(body=[cst.Expr(at.refuse_now(self, small, _foreign(small)))])
         lines = self._stubs(old, small, at)
@@ -982,12 +983,9 @@ class ImportRule(PortRule):
         lines.append(_raised(small, why))
         used = _is_used(small, bound_without(old, at) | kept, at)
         at.note(
-            self, old.body[0], lines[-1].body[0], "refused" if used else "changed", why, _WITHOUT
+            self, old.body[0], lines[-1].body[0], "refused" if used else "changed", why, WITHOUT
         )
         return lines
-
-
-_WITHOUT = "the script's own way without it runs"
 
 
 def _raised(small: cst.Import | cst.ImportFrom, why: str) -> cst.SimpleStatementLine:

@@ -37,7 +37,7 @@ from mpcore_port.mindspore.rules.place import (
 from mpcore_port.mindspore.rules.values.indexes import is_array
 from mpcore_port.mindspore.tables import Mapping, table
 from mpcore_port.names import code_of, string_of
-from mpcore_port.scan import FUNCTIONS
+from mpcore_port.scan import FUNCTIONS, is_optimizer
 from mpcore_port.scopes import dotted
 from mpcore_port.torch_names import EXPORTS
 from mpcore_port.values import UNKNOWN, vocabulary
@@ -169,6 +169,8 @@ class MethodRule(PortRule):
             return cst.Name("self")
         # A factory of another file may make an optimizer, too.
         of_network = (name in _OF_NETWORKS or name == "step") and may_be_network(at, holder)
+        if name in ("step", "zero_grad"):  # now an own class's, now torch's
+            of_network |= any(map(is_optimizer, at.names.call_names(holder)))
         own = at.names.enclosing(old, cst.ClassDef) if code_of(holder) == "self" else None
         if own is not None and name in _MIXED_IN and _is_mixed_in(own, name, at):
             return self._of_base(old, new, at, _MIXED_IN[name])
