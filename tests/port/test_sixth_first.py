@@ -1,0 +1,81 @@
+"""Faults that readers found at first sight: switches of anomalies, what a scaler is asked."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from mpcore_port_runtime import GradScaler
+
+from .ports import FILLED, NET, beside
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+WATCHED = f"""{FILLED}
+{NET}
+def fit(net, detect=False):
+    torch.set_anomaly_enabled(detect)
+    opt = torch.optim.SGD(net.parameters(), lr=0.1)
+    for i in range(3):
+        opt.zero_grad()
+        loss = (net(torch.ones(2, 3) * (i + 1)) ** 2).sum() * 0.01
+        loss.backward()
+        opt.step()
+        made.append(loss.item())
+fit(Net())
+"""
+
+
+def test_a_search_for_anomalies_is_switched_by_its_old_name(tmp_path: Path) -> None:
+    found = beside(WATCHED, tmp_path)
+    said = [edit for edit in found.edits if "set_anomaly_enabled" in edit.old]
+    assert [edit.kind for edit in said] == ["changed"]
+
+
+ASKED = f"""{FILLED}
+{NET}
+net = Net()
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+for i in range(7):
+    made.append(len(scaler._found_inf_per_device(opt)))
+    opt.zero_grad()
+    with torch.autocast("cpu", enabled=False):
+        loss = (net(torch.ones(2, 3) * (float("inf") if i == 3 else i)) ** 2).sum() * 0.01
+    scaler.scale(loss).backward()
+    scaler.unscale_(opt)
+    bad = sum(v.item() for v in scaler._found_inf_per_device(opt).values())
+    made.append(bad)
+    if not bad:
+        torch.nn.utils.clip_grad_norm_(net.parameters(), 0.5)
+    scaler.step(opt)
+    for found in scaler._per_optimizer_states[id(opt)]["found_inf_per_device"].values():
+        made.append(found.item())
+    scaler.update()
+    if i == 5:
+        scaler.set_growth_factor(4.0)
+        scaler.set_backoff_factor(0.25)
+        scaler.set_growth_interval(1)
+    made.extend([scaler.get_scale(), scaler._growth_interval, scaler._growth_factor])
+    if scaler._growth_tracker is not None:
+        made.append(int(scaler._growth_tracker))
+    made.append(net.weight.detach().clone())
+opt.zero_grad()
+scaler.scale((net(torch.ones(2, 3)) * float("inf")).sum()).backward()
+made.extend(v.item() for v in scaler._check_inf_per_device(opt).values())
+"""
+
+
+def test_what_a_scaler_knows_of_its_optimizers_is_asked(tmp_path: Path) -> None:
+    beside(ASKED, tmp_path)
+
+
+def test_an_interval_that_has_passed_is_refused() -> None:
+    scaler = GradScaler(growth_interval=5)
+    for _ in range(3):
+        scaler._judge(finite=True)
+    with pytest.raises(NotImplementedError, match="3 finite steps"):
+        scaler.set_growth_interval(3)
