@@ -79,3 +79,49 @@ def test_an_interval_that_has_passed_is_refused() -> None:
         scaler._judge(finite=True)
     with pytest.raises(NotImplementedError, match="3 finite steps"):
         scaler.set_growth_interval(3)
+
+
+WRAPPED = f"""{FILLED}
+{NET}
+class Trainer(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.net = Net()
+        self.wrapped = False
+    def wrap(self):
+        object.__setattr__(self, "both", nn.DataParallel(self.net))
+        self.wrapped = True
+    def build(self):
+        self.scorer = Net(5)
+    def run(self, x):
+        if self.wrapped:
+            return self.both(x)
+        return self.net(x)
+    def score(self, x):
+        out = self.run(x)
+        if hasattr(self, "scorer"):
+            out = out + self.scorer(x)
+        return {{"loss": (out ** 2).sum() * 0.01}}
+    def fit(self, scaler):
+        opt = torch.optim.SGD(self.net.parameters(), lr=0.1)
+        for i in range(3):
+            if "cpu" in "cpu cuda":
+                losses = self.score(torch.ones(2, 3) * (i + 1))
+            else:
+                losses = self.score(torch.ones(2, 3))
+            loss = losses["loss"] / 2
+            scaler.scale(loss).backward()
+            if not sum(v.item() for v in scaler._found_inf_per_device(opt).values()):
+                made.append(torch.nn.utils.clip_grad_norm_(self.parameters(), 5.0).item())
+            scaler.step(opt)
+            scaler.update()
+            opt.zero_grad()
+            made.append(loss.item())
+trainer = Trainer()
+trainer.fit(torch.amp.GradScaler("cpu"))
+made.append(trainer.net.weight.detach().clone())
+"""
+
+
+def test_a_network_that_a_method_may_not_have_made_is_not_asked_for(tmp_path: Path) -> None:
+    beside(WRAPPED, tmp_path)
