@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from typing import TYPE_CHECKING
 
 import pytest
 
 from mpcore_port_runtime import GradScaler
 
-from .ports import FILLED, NET, beside
+from .ports import FILLED, NET, beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -125,3 +126,32 @@ made.append(trainer.net.weight.detach().clone())
 
 def test_a_network_that_a_method_may_not_have_made_is_not_asked_for(tmp_path: Path) -> None:
     beside(WRAPPED, tmp_path)
+
+
+def test_a_network_whose_base_is_elsewhere_sets_what_a_cell_only_shows(tmp_path: Path) -> None:
+    (tmp_path / "sixthbase.py").write_text(
+        "from mindspore import nn\nclass Base(nn.Cell):\n    pass\n", encoding="utf-8"
+    )
+    script = """import torch
+from sixthbase import Base
+class Own(Base):
+    def __init__(self):
+        super().__init__()
+        self.compiled = False
+        self.phase_cache = {"a": 1}
+    def run(self):
+        if not self.compiled:
+            self.compiled = "yes"
+        return self.compiled, self.phase_cache, torch.ones(2).sum().item()
+own = Own()
+made = list(own.run())
+was = Base().compiled, Base().phase_cache
+torch.manual_seed(0)
+"""
+    sys.path.insert(0, str(tmp_path))
+    try:
+        given = loaded(ported(script).text, tmp_path)
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert given["made"] == ["yes", {"a": 1}, 2.0]
+    assert given["was"] == (False, {})
