@@ -5,11 +5,12 @@ from __future__ import annotations
 import sys
 from typing import TYPE_CHECKING
 
+import numpy as np
 import pytest
 
 from mpcore_port_runtime import GradScaler
 
-from .ports import FILLED, NET, beside, loaded, ported
+from .ports import FILLED, NET, beside, loaded, ported, ported_folder
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -155,3 +156,48 @@ torch.manual_seed(0)
         sys.path.remove(str(tmp_path))
     assert given["made"] == ["yes", {"a": 1}, 2.0]
     assert given["was"] == (False, {})
+
+
+def test_a_class_that_asks_itself_for_weights_is_a_network_of_another_file(tmp_path: Path) -> None:
+    (tmp_path / "sixthnet.py").write_text(
+        "from torch import nn\nclass Base(nn.Module):\n    pass\n"
+    )
+    (tmp_path / "sixth.py").write_text(
+        """import torch
+from sixthnet import Base
+class Trained(Base):
+    def fit(self, x):
+        opt = torch.optim.SGD(self.parameters(), lr=0.1)
+        sizes = [len(list(self.modules()))]
+        for i in range(3):
+            opt.zero_grad()
+            loss = self.forward(x).sum()
+            loss.backward()
+            opt.step()
+            sizes.append(loss.item())
+        return sizes, len(self.state_dict())
+"""
+    )
+    text = ported_folder(tmp_path)["sixth.py"]
+    (tmp_path / "sixthtrained.py").write_text(text.replace("sixthnet", "sixthcells"))
+    (tmp_path / "sixthcells.py").write_text(
+        "from mindspore import nn\nclass Base(nn.Cell):\n    pass\n"
+    )
+    own = """from mindspore import nn, ops
+import mindspore as ms
+from sixthtrained import Trained
+class Net(Trained):
+    def __init__(self):
+        super().__init__()
+        self.weight = ms.Parameter(ops.ones((3, 2)))
+    def construct(self, x):
+        return x @ self.weight
+made = Net().fit(ops.ones((2, 3)))
+"""
+    sys.path.insert(0, str(tmp_path))
+    try:
+        sizes, parts = loaded(own, tmp_path)["made"]
+    finally:
+        sys.path.remove(str(tmp_path))
+    assert parts == 1
+    np.testing.assert_allclose(sizes, [1, 12.0, 9.6, 7.2], rtol=1e-6)
