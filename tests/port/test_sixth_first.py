@@ -171,11 +171,15 @@ class Trained(Base):
         sizes = [len(list(self.modules()))]
         for i in range(3):
             opt.zero_grad()
-            loss = self.forward(x).sum()
+            with torch.autocast("cpu", enabled=False):
+                out = self.once(x)
+            loss = out.sum() / 1
             loss.backward()
             opt.step()
             sizes.append(loss.item())
         return sizes, len(self.state_dict())
+    def once(self, x):
+        return self.forward(x)
 """
     )
     text = ported_folder(tmp_path)["sixth.py"]
