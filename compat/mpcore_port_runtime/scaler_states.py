@@ -52,7 +52,8 @@ class ScalerStates:
 
     def _found_inf_per_device(self, optimizer: Any) -> dict[str, Any]:
         """Return 1.0 where gradients overflowed, else 0.0; nothing before they are unscaled."""
-        return self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        found: dict[str, Any] = self._per_optimizer_states[id(optimizer)]["found_inf_per_device"]
+        return found
 
     def _check_inf_per_device(self, optimizer: Any) -> dict[str, Any]:
         """Look at gradients as they are, and keep what is found for the optimizer's step."""
