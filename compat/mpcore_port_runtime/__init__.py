@@ -37,6 +37,7 @@ from mpcore_port_runtime import networks as networks
 from mpcore_port_runtime import of_nothing as of_nothing
 from mpcore_port_runtime import others as others
 from mpcore_port_runtime import outputs as outputs
+from mpcore_port_runtime import own_names as own_names
 from mpcore_port_runtime import patterns as patterns
 from mpcore_port_runtime import picture_draws as picture_draws
 from mpcore_port_runtime import picture_functions as picture_functions

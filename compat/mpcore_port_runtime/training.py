@@ -26,6 +26,7 @@ from mpcore_port_runtime import recorded
 from mpcore_port_runtime.loss_bases import reduction_of
 from mpcore_port_runtime.rates import asked, has_groups
 from mpcore_port_runtime.reached import is_constant, is_without, not_reached
+from mpcore_port_runtime.scaler_states import ScalerStates
 from mpcore_port_runtime.second_order import follow_recorded, followed, follows_recorded
 from mpcore_port_runtime.wanted import runs_a_loss, wanted
 
@@ -484,7 +485,7 @@ _NOT_MINDSPORES = (
 )
 
 
-class GradScaler:
+class GradScaler(ScalerStates):
     """torch.amp.GradScaler's interface and numbers, over mpcore's loss scale.
 
     Source: torch/amp/grad_scaler.py, torch 2.13.0.

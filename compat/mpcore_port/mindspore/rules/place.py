@@ -374,11 +374,30 @@ def is_given_as_network(arg: cst.Arg) -> bool:
 def is_network_class(node: cst.ClassDef, at: At) -> bool:
     """Return whether a class of the file is a network: torch's, or one that takes what nets do.
 
-    Of a base that this file does not show, ``forward`` with an input says it.
+    Of a base that this file does not show, ``forward`` with an input says it, or two methods of
+    a network that it calls of itself, and that no class of the file has.
     """
     if is_module_class(node, at):
         return True
-    return has_unknown_base(node, at) and any(map(_takes_input, _own_forward(node)))
+    if not has_unknown_base(node, at):
+        return False
+    return any(map(_takes_input, _own_forward(node))) or len(_asked_of_self(node, at)) > 1
+
+
+_OF_NETWORKS = frozenset(
+    ("parameters", "named_parameters", "modules", "named_modules", "buffers", "named_buffers")
+)
+
+
+def _asked_of_self(node: cst.ClassDef, at: At) -> set[str]:
+    """Return the methods of torch's networks that a class calls of itself and does not define."""
+    asked = {
+        name
+        for name in _OF_NETWORKS
+        for call in at.names.callers(name)
+        if dotted(call.func) == f"self.{name}" and at.names.enclosing(call, cst.ClassDef) is node
+    }
+    return {name for name in asked if name not in at.names.functions}
 
 
 def is_module_class(node: cst.ClassDef, at: At) -> bool:

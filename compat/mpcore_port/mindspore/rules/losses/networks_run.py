@@ -154,10 +154,15 @@ class NetworksRun:
         owner = self.names.enclosing(calls[0] if calls else nodes[0], cst.ClassDef)
         bound = self.names.attribute(owner, text) if owner is not None else ()
         given = [b.value for b in bound if b.value is not None]
-        always = any(self.names.enclosing(value, cst.If) is None for value in given)
-        if always or not (calls or given):  # another of its methods runs it
-            return text
+        plain = [value for value in given if self.names.enclosing(value, cst.If) is None]
+        if plain and (calls or any(self._at_birth(value) for value in plain)):
+            return text  # another of its methods may run what none of them has made
         return f'getattr(self, "{text.removeprefix("self.")}", None)'
+
+    def _at_birth(self, value: cst.CSTNode) -> bool:
+        """Return whether an attribute is made in ``__init__``: it is there in every method."""
+        home = self.names.enclosing(value, cst.FunctionDef)
+        return home is None or home.name.value == "__init__"
 
     def _bound(self, name: str, nodes: list[cst.CSTNode]) -> str:
         """Return a name as it is, or as one that its function may not have bound."""

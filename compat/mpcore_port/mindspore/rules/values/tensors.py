@@ -26,6 +26,7 @@ from mpcore_port.mindspore.rules.place import (
     is_leaf,
     is_module,
     is_module_class,
+    is_network_class,
     is_next,
     is_plain_object,
     lineage,
@@ -175,7 +176,11 @@ class MethodRule(PortRule):
         if own is not None and name in _MIXED_IN and _is_mixed_in(own, name, at):
             return self._of_base(old, new, at, _MIXED_IN[name])
         if name == "forward" and own is not None:
-            return self._forward(old, new, at) if is_module_class(own, at) else None
+            if is_module_class(own, at):
+                return self._forward(old, new, at)
+            if not is_network_class(own, at) or _has_forward(own, at):
+                return None
+            return self._of_base(old, new, at, _MIXED_IN[name])
         if name == "forward" and is_plain_object(at, holder) and may_be_network(at, holder):
             func = cst.parse_expression(
                 f"{need(at, 'port', 'torch')}.forward_of({code_of(new.func.value)})"
@@ -746,6 +751,12 @@ _MIXED_IN = {
     "train": "port.train",
 }
 """Methods of networks, and what asks a network for them, or another object for its own."""
+
+
+def _has_forward(own: cst.ClassDef, at: At) -> bool:
+    """Return whether a class, or one of the file that it is made of, defines ``forward``."""
+    defined = at.names.functions.get("forward", [])
+    return any(at.names.owner(one) in lineage(own, at) for one in defined)
 
 
 def _is_mixed_in(own: cst.ClassDef, name: str, at: At) -> bool:
