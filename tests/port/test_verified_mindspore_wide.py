@@ -222,6 +222,33 @@ def test_heirs_give_what_a_trainer_sets_to_none_and_one_of_two_loops_runs(
     assert "without its forward pass" not in said
 
 
+TWINS = f"""{HEAD}import theirs
+{NETWORK}scaler = torch.cuda.amp.GradScaler()
+def fit(loader, fast):
+    if fast:
+        for x, y in loader:
+            optimizer.zero_grad()
+            with torch.autocast("cuda"):
+                loss = F.cross_entropy(net(x.cuda()), y.cuda())
+            scaler.scale(loss).backward()
+            scaler.step(optimizer)
+            scaler.update()
+    else:
+        for x, y in loader:
+            optimizer.zero_grad()
+            F.cross_entropy(net(x.cuda()), y.cuda()).backward()
+            optimizer.step()
+"""
+
+
+def test_of_two_loops_the_one_in_mixed_precision_runs(tmp_path: Path) -> None:
+    found = verified(TWINS, tmp_path, ("float32", "overflow"))
+    said = "\n".join(found.lines())
+    assert found.passed, said
+    assert "its first branch in place of fast" in said
+    assert "scale 65536 to 32768" in said
+
+
 HANDED = f"""{HEAD}import abc
 class Solver():
     def __init__(self, config):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING, TypeGuard
 
 from mpcore_port.verify.context import NEVER
@@ -29,6 +30,7 @@ _TALKS = {"save", "info", "log", "debug", "warning", "print", "write", "summary"
 _FIRST_RATE, _SCHEDULES = "initial_lr", "torch.optim.lr_scheduler."
 _SETTINGS = ("init_process_group", "set_device", "manual_seed", "seed")
 _SETTINGS_OBJECTS = {"args", "cfg", "config", "opt", "opts", "hparams", "params", "conf", "flags"}
+_MIXED = re.compile(r"\b(autocast|scale|scale_loss|amp)\b")
 
 
 class Needs:
@@ -163,8 +165,9 @@ class Needs:
                 return self.path_block(statement.orelse)
             return self.loads(statement)
         if isinstance(statement, ast.If) and self.loop is None and self._both_loop(statement):
-            self.stubs.calls[statement.test] = NEVER  # twins: one of them shows a bar
-            return self.path_block(statement.orelse)
+            first = self._is_mixed(statement.body) and not self._is_mixed(statement.orelse)
+            self.stubs.calls[statement.test] = ALWAYS if first else NEVER
+            return self.path_block(statement.body if first else statement.orelse)
         if isinstance(statement, (ast.With, ast.AsyncWith)):
             names = {n for item in statement.items for n in self.loads(item.context_expr)}
             return self.path_block(statement.body) | names
@@ -229,8 +232,12 @@ class Needs:
         )
 
     def _both_loop(self, statement: ast.If) -> bool:
-        """Return whether each branch has a training loop of its own."""
+        """Return whether each branch has a training loop of its own: one of them shows a bar."""
         return all(any(map(self._loops, block)) for block in (statement.body, statement.orelse))
+
+    def _is_mixed(self, block: Sequence[ast.stmt]) -> bool:
+        """Return whether a loop of a block trains in mixed precision by its own words."""
+        return any(_MIXED.search(ast.unparse(statement)) for statement in block)
 
     # --- what else is needed ----------------------------------------------------------------------
 
