@@ -251,3 +251,43 @@ def train(net, data, opt, scaler):
     train(net, [ops.ones((2, 3))], opt, port.loss_scaler(scaler))
     assert scaler.get_scale() == 8.0
     train(net, [ops.ones((2, 3))], opt, ms.amp.DynamicLossScaler(4.0, 2, 1))
+
+
+# --- two trainers, and a scaler that one branch of the step has -----------------------------------
+
+TWO_TRAINERS = f"""{FILLED}
+from contextlib import nullcontext
+class Trainer:
+    def __init__(self, mixed, at):
+        self.model = filled(nn.Linear(4, 1, bias=False))
+        self.params = list(self.model.parameters())
+        self.opt = torch.optim.SGD(self.params, lr=0.1)
+        self.mixed = mixed
+        self.scaler = torch.amp.GradScaler("cpu", init_scale=at) if mixed else None
+    def step(self, x):
+        for p in self.params:
+            p.grad = None
+        with torch.autocast("cpu", dtype=torch.float16) if self.mixed else nullcontext():
+            out = self.model(x)
+            loss = (out.float() * 2000).sum()
+        if not self.mixed:
+            loss.backward()
+            self.opt.step()
+        else:
+            self.scaler.scale(loss).backward()
+            self.scaler.step(self.opt)
+            self.scaler.update()
+        made.append(loss.item())
+        return out, loss
+old, now, plain = Trainer(True, 2.0 ** 20), Trainer(True, 64.0), Trainer(False, 3.0)
+for i in range(6):
+    now.step(torch.full((2, 4), 0.5))
+    made.append(now.scaler.get_scale())
+plain.step(torch.arange(8.0).view(2, 4))
+"""
+
+
+def test_a_loss_is_scaled_by_the_scaler_of_the_branch_that_has_one(tmp_path: Path) -> None:
+    found = ported(TWO_TRAINERS)
+    assert "self.model, scaler=self.scaler)" in found.text
+    beside(TWO_TRAINERS, tmp_path)

@@ -387,6 +387,8 @@ class _Planner:
         """Treat a backward pass as the earlier one of its loss: refused, or by the loss's name."""
         if bound := self.found.losses.get(id(first.loss)):
             self.found.losses[id(sink.loss)] = bound
+        if sink.scaler and not first.scaler:  # a branch without mixed precision stands first
+            self.found.scaling.setdefault(id(first), sink)
         for found, one, other in (
             (self.found.refused, first.call.func, sink.call.func),
             (self.found.recorded, first.call.func, sink.call.func),

@@ -98,6 +98,8 @@ class Plans:
         recorded: by the function of a backward call that has no plan, and goes back through what
             MindSpore has recorded, why.
         apart: functions of gradients that a Function's backward pass takes of what it runs itself.
+        scaling: by the id of a backward pass without a scaler, a later one of the same loss that
+            has one.
     """
 
     blocks: dict[int, list[Plan]] = field(default_factory=dict)
@@ -112,3 +114,4 @@ class Plans:
     sunk: set[int] = field(default_factory=set)
     recorded: dict[int, str] = field(default_factory=dict)
     apart: set[int] = field(default_factory=set)
+    scaling: dict[int, Sink] = field(default_factory=dict)

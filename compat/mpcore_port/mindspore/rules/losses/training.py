@@ -391,7 +391,8 @@ class TrainingRule(PortRule):
         )
         lines.append(function)
         port = need(at, "port", "torch")
-        scaler = re.sub(r"^port(?=\.apex\.)", port, made_in_branch(plan.sink, first, at))
+        scaled = at.once(plans_of).scaling.get(id(plan.sink), plan.sink)
+        scaler = re.sub(r"^port(?=\.apex\.)", port, made_in_branch(scaled, first, at))
         scaler = f", scaler={scaler}" if scaler else ""
         given = ", ".join([plan.function, *plan.parts])
         inputs = f", inputs=[{', '.join(plan.inputs)}]" if plan.inputs else ""
