@@ -291,3 +291,24 @@ def test_a_loss_is_scaled_by_the_scaler_of_the_branch_that_has_one(tmp_path: Pat
     found = ported(TWO_TRAINERS)
     assert "self.model, scaler=self.scaler)" in found.text
     beside(TWO_TRAINERS, tmp_path)
+
+
+# --- a tensor under a name that an array gets further down ----------------------------------------
+
+AN_ARRAY_LATER = f"""{FILLED}
+import PIL.ImageOps
+def masks(found, images):
+    kept = []
+    for mask, image in zip(found, images):
+        mask = mask.detach().cpu().numpy()
+        kept.append(mask.sum())
+        mask = PIL.ImageOps.invert(image)
+    return kept
+import PIL.Image
+made += masks(torch.ones(2, 3, 3), [PIL.Image.new("L", (2, 2)) for _ in range(2)])
+"""
+
+
+def test_a_tensor_becomes_an_array_under_a_name_of_something_else(tmp_path: Path) -> None:
+    found = beside(AN_ARRAY_LATER, tmp_path)
+    assert ".cpu()" not in found.text

@@ -189,6 +189,7 @@ class MethodRule(PortRule):
             at.note(self, old, made, reason=_ASKED_THERE)
             return made
         given = name == "detach" and _is_given(holder, at)  # of no array: it is bound anew there
+        given |= _is_on_its_way(old, at)
         of_network = of_network or name in _NOBODY_ELSES
         if name == "requires_grad_" and _is_put_into_a_mode(holder, at):
             return self._wrap(old, new, at, "port.requires_grad_")
@@ -864,6 +865,17 @@ def _is_half_of_a_call(call: cst.Call, at: At) -> bool:
     by_name = isinstance(made, cst.Call) and isinstance(made.func, cst.Name)
     by_name = by_name and at.names.called(made) is not None  # a function that is imported
     return func.attr.value == "half" and by_name and at.values.kind(made) in ("foreign", UNKNOWN)
+
+
+def _is_on_its_way(call: Any, at: At) -> bool:
+    """Return whether an array is made of what a method returns: ``x.detach().cpu().numpy()``."""
+    while isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
+        if call.func.attr.value == "numpy":
+            return True
+        if call.func.attr.value not in ("cpu", "detach"):
+            return False
+        call = at.names.parents.get(at.names.parents.get(call))
+    return False
 
 
 def _is_given(node: cst.BaseExpression, at: At) -> bool:
