@@ -145,7 +145,7 @@ def _answers(kind: str) -> dict[str, Any]:
         "can_device_access_peer": lambda *_, **__: False,
         "is_current_stream_capturing": lambda: False,
         "initial_seed": torch.initial_seed,
-        "get_rng_state": lambda *_: torch.random.get_rng_state(),
+        "get_rng_state": lambda *_, **__: torch.random.get_rng_state(),
         "get_rng_state_all": lambda: [torch.random.get_rng_state()],
         "current_stream": lambda *_: _Stream(),
         "default_stream": lambda *_: _Stream(),
