@@ -309,3 +309,30 @@ def masks(loader, net):
 
 def test_a_tensor_becomes_an_array_under_a_name_of_something_else() -> None:
     assert "mask = mask.asnumpy()" in ported(AN_ARRAY_LATER).text
+
+
+# --- a scaler of features above, under the same name ----------------------------------------------
+
+TWO_SCALERS = f"""{FILLED}
+import collections
+scaler = collections.Counter(a=1)
+made += [float(scaler.total()), float(scaler["a"])]
+net = filled(nn.Linear(3, 2, bias=False))
+opt = torch.optim.SGD(net.parameters(), lr=0.1)
+scaler = torch.amp.GradScaler("cpu", init_scale=64.0, growth_interval=2)
+for epoch in range(2):
+    for i in range(3):
+        opt.zero_grad()
+        loss = (net(torch.ones(2, 3) * i) ** 2).mean()
+        scaler.scale(loss).backward()
+        scaler.step(opt)
+        scaler.update()
+        made.append(loss.item())
+made.append(scaler.get_scale())
+"""
+
+
+def test_a_loop_whose_scaler_has_a_name_of_something_above_is_mindspores(tmp_path: Path) -> None:
+    found = beside(TWO_SCALERS, tmp_path)
+    assert "DynamicLossScaler" in found.text
+    assert "scaler.total()" in found.text

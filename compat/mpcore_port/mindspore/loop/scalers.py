@@ -173,10 +173,21 @@ class Scalers:
         """Return whether an expression is a scaler of this module."""
         if not isinstance(node, (cst.Name, cst.Attribute)) or not dotted(node):
             return False
+        if self._is_of_before(node):
+            return False
         if self.at.names.call_names(node) & set(SCALERS):
             return True
         field = isinstance(node, cst.Attribute) and f"self.{node.attr.value}"
         return dotted(node) in self.texts or field in self.texts  # trainer.scaler, of outside
+
+    def _is_of_before(self, node: Any) -> bool:
+        """Return whether a name means something else here: ``scaler = StandardScaler()`` above."""
+        names = self.at.names
+        if not isinstance(node, cst.Name) or node not in names.parents:
+            return False
+        meant = names.meant(node)
+        made = [names.called(one.value) for one in meant if isinstance(one.value, cst.Call)]
+        return len(made) == len(meant) > 0 and not any(one is None or one in SCALERS for one in made)
 
     def _check_files(self) -> None:
         """Refuse scalers that several files share: each is ported by itself."""
