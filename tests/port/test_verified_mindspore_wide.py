@@ -274,3 +274,32 @@ def test_a_loss_that_a_method_goes_back_from_is_of_the_network_that_it_trains(
     said = "\n".join(found.lines())
     assert found.passed, said
     assert "loss: of the network that it trains" in said
+
+
+READ_AGAIN = f"""{HEAD}import theirs
+{NETWORK}scaler = torch.cuda.amp.GradScaler()
+train, held_out = theirs.loader(1), theirs.loader(2)
+for epoch in range(4):
+    for x, y in train:
+        x, y = x.cuda(), y.cuda()
+        optimizer.zero_grad()
+        with torch.autocast("cuda"):
+            out = net(x)
+            loss = F.cross_entropy(out, y)
+        scaler.scale(loss).backward()
+        scaler.step(optimizer)
+        scaler.update()
+    with torch.no_grad():
+        for x, y in held_out:
+            with torch.autocast("cuda"):
+                out = net(x.cuda())
+                loss = F.cross_entropy(out, y)
+            print(loss.item())
+"""
+
+
+def test_what_a_step_gives_besides_its_loss_is_no_other_step(tmp_path: Path) -> None:
+    found = verified(READ_AGAIN, tmp_path, ("float32",))
+    said = "\n".join(found.lines())
+    assert found.passed, said
+    assert "not in the port" not in said

@@ -62,6 +62,10 @@ def looked_for(step: Step, text: str, file: Ported) -> tuple[list[str], list[str
         ]
         begun = {name for line in own for name in _outer(line)}
         elsewhere = [line for line in elsewhere if not set() < _begun(line) <= begun]
+    if elsewhere and not step.forward:  # the script's own gives more of what is read elsewhere
+        made = _made_functions(text, step.body)
+        alike = {_without_others(line, made) for line in there}
+        elsewhere = [line for line in elsewhere if _without_others(line, made) not in alike]
     if elsewhere and step.forward:
         made = _made_functions(text, step.body)
         alike = {_of_any_forward(line, made) for line in there} | {"nonlocal"}
@@ -152,6 +156,26 @@ def _of_any_forward(line: str, made: Collection[str]) -> str:
         return line
     words = sorted(map(ast.unparse, value.keywords))
     return f"{_unnumbered(ast.unparse(func))}({', '.join(words)})"
+
+
+def _without_others(line: str, made: Collection[str]) -> str:
+    """Return a line without what a step gives beside its loss: ``loss, *_, (out,) = step(x)``.
+
+    Args:
+        line: of a port.
+        made: names of functions that the port has made: of the forward pass, and of the step.
+    """
+    line = line.replace(", has_aux=True", "")
+    try:
+        node = ast.parse(line.replace("return ", "", 1)).body[0]
+    except (SyntaxError, IndexError):
+        return line
+    value = node.value if isinstance(node, (ast.Assign, ast.Expr)) else None
+    if line.startswith("return ") and isinstance(value, ast.Tuple) and value.elts:
+        return f"return {ast.unparse(value.elts[0])}"
+    func = value.func if isinstance(value, ast.Call) else None
+    own = isinstance(func, ast.Name) and func.id in made
+    return ast.unparse(value) if own and value is not None else line
 
 
 def _unnumbered(name: str) -> str:

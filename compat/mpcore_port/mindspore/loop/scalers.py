@@ -187,7 +187,9 @@ class Scalers:
             return False
         meant = names.meant(node)
         made = [names.called(one.value) for one in meant if isinstance(one.value, cst.Call)]
-        return len(made) == len(meant) > 0 and not any(one is None or one in SCALERS for one in made)
+        return len(made) == len(meant) > 0 and not any(
+            one is None or one in SCALERS for one in made
+        )
 
     def _check_files(self) -> None:
         """Refuse scalers that several files share: each is ported by itself."""
