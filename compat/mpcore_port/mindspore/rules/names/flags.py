@@ -17,6 +17,7 @@ __all__ = ["ELSEWHERE", "DeviceFlagRule", "DeviceOfRule", "MetaRule"]
 
 
 ELSEWHERE = ("is_xpu", "is_mps", "is_xla", "is_ipu", "is_hpu", "is_meta", "is_mkldnn", "is_vulkan")
+ELSEWHERE += ("is_maia", "is_mtia")
 
 
 class DeviceFlagRule(PortRule):
