@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import mindspore as ms
 import numpy as np
+from mindspore import nn
 
-from .ports import loaded, ported
+import mpcore_port_runtime as port
+
+from .ports import beside, loaded, ported
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -78,3 +81,110 @@ def told(x, y):
     assert named == {
         *("spec.is_leaf", "y.is_quantized", "spec.layout", "spec._version"),
     }
+
+
+# --- norms of volumes -----------------------------------------------------------------------------
+
+VOLUMES = """
+import torch
+import torch.nn as nn
+made = []
+def start(net):
+    for m in net.modules():
+        if isinstance(m, nn.BatchNorm3d):
+            m.weight.data.fill_(2)
+            m.bias.data.zero_()
+            made.append(m.running_mean + 1)
+def joined(net):
+    for m in net.modules():
+        if isinstance(m, (nn.BatchNorm2d, nn.BatchNorm3d)):
+            nn.init.constant_(m.weight, 3)
+            m.bias.data.fill_(0.5)
+            m.running_var.fill_(4)
+            made.append(m.running_var)
+def based(net):
+    for m in net.modules():
+        if isinstance(m, nn.modules.batchnorm._BatchNorm):
+            nn.init.constant_(m.bias, 5)
+            m.weight.requires_grad = False
+            made.append(m.running_mean)
+def given(net):
+    for m in net.modules():
+        if isinstance(m, nn.BatchNorm3d):
+            m.weight = nn.Parameter(torch.ones(4) * 7)
+def asked(net):
+    for m in net.modules():
+        if hasattr(m, "running_mean") and getattr(m, "weight", None) is not None:
+            made.append(m.weight * 2)
+def all_of(net):
+    for name, p in net.named_parameters():
+        made.append(p)
+        made.append(p.requires_grad)
+    return [name for name, p in net.named_parameters()]
+class Volumes(nn.BatchNorm3d):
+    def reset(self):
+        nn.init.constant_(self.weight, 6)
+        self.bias.data.fill_(1)
+net = nn.Sequential(nn.BatchNorm3d(4), nn.ReLU(), nn.BatchNorm3d(4, affine=False))
+x = torch.arange(64.0).reshape(2, 4, 2, 2, 2)
+bn = nn.BatchNorm3d(4)
+bn.weight.data.fill_(2)
+nn.init.zeros_(bn.bias)
+made.append(bn(x))
+made.append(bn.running_mean)
+only = nn.Sequential(nn.BatchNorm3d(4), nn.BatchNorm2d(4))
+own = Volumes(4)
+own.reset()
+made += [own(x), own.weight]
+for change in (start, joined, asked, based, given):
+    change(only[:1])
+    made.append(only[0](x))
+    made.append(all_of(only) == ["0.weight", "0.bias", "1.weight", "1.bias"])
+joined(only)
+asked(net)
+made.append(net(x))
+"""
+
+
+def test_norms_of_volumes_are_started_by_their_weights(tmp_path: Path) -> None:
+    found = beside(VOLUMES, tmp_path)
+    assert "m.bn2d.gamma" in found.text
+
+
+APPLIED = """
+import torch
+import torch.nn as nn
+made = []
+def flat(m):
+    if isinstance(m, nn.BatchNorm2d):
+        m.weight.data.fill_(9)
+def named(m):
+    if m.__class__.__name__.find("BatchNorm") != -1:
+        nn.init.constant_(m.weight.data, 3)
+        made.append(m.bias + 1)
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.conv = nn.Conv3d(1, 4, 1)
+        self.bn = nn.BatchNorm3d(4)
+        self.apply(flat)
+net = Net()
+made.append(net.bn.weight.clone())
+net.apply(named)
+made.append(net.bn.weight)
+for part in net.children():
+    made.append(len(list(part.children())))
+"""
+
+
+def test_functions_are_applied_to_a_norm_of_volumes_alone(tmp_path: Path) -> None:
+    beside(APPLIED, tmp_path)
+
+
+def test_settings_of_a_norm_of_volumes_are_set_on_the_cell() -> None:
+    norm = nn.BatchNorm3d(2)
+    norm.gamma = ms.Parameter(ms.Tensor([3.0, 4.0]))
+    norm.moving_mean.set_data(ms.Tensor([1.0, 2.0]))
+    assert norm.bn2d.gamma.asnumpy().tolist() == [3.0, 4.0]
+    assert port.held(norm, "running_mean").asnumpy().tolist() == [1.0, 2.0]
+    assert [name for name, _ in port.named_parameters(norm)] == ["weight", "bias"]

@@ -27,6 +27,8 @@ _NORM = {
     "running_mean": "moving_mean",
     "running_var": "moving_variance",
 }
+_NORM_OF_VOLUMES = {name: f"bn2d.{own}" for name, own in _NORM.items()}
+"""A BatchNorm3d of MindSpore holds another norm, which has them."""
 _SIZES = {
     "torch.nn.Linear": {"in_features": "in_channels", "out_features": "out_channels"},
     "torch.nn.Embedding": {"num_embeddings": "vocab_size", "embedding_dim": "embedding_size"},
@@ -73,7 +75,18 @@ def _is_of_tensor(node: Any, at: At) -> bool:
 
 
 def _names_of(layer: str) -> dict[str, str]:
+    if layer == "torch.nn.BatchNorm3d":
+        return _NORM_OF_VOLUMES
     return _NORM if _NORMS.search(layer.rpartition(".")[2]) else _OF.get(layer, {})
+
+
+def _under(node: cst.Attribute, name: str) -> cst.Attribute:
+    """Return an attribute under another name, of a part perhaps: ``bn2d.gamma``."""
+    *parts, last = name.split(".")
+    holder = node.value
+    for part in parts:
+        holder = cst.Attribute(holder, cst.Name(part))
+    return node.with_changes(value=holder, attr=cst.Name(last))
 
 
 class AttributeRule(PortRule):
@@ -195,7 +208,7 @@ class AttributeRule(PortRule):
             return None  # its own
         names = [_names_of(base) for base in at.names.bases(owner)]
         own = next((one[old.attr.value] for one in names if old.attr.value in one), "")
-        return new.with_changes(attr=cst.Name(own)) if own else None
+        return _under(new, own) if own else None
 
     def _parameter(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
         layers = layers_of(old.value, at)
@@ -206,7 +219,7 @@ class AttributeRule(PortRule):
                 own = found.pop()
                 if own == name == "bias" and _is_other_bias(old, at):
                     at.once(_to_set)[id(old)] = old
-                return None if own == name else new.with_changes(attr=cst.Name(own))
+                return None if own == name else _under(new, own)
         elif any(name in _names_of(layer) for layer in _of_torch(layers, at)):
             pass  # a class of the script beside a layer of torch, or above one: the object says it
         elif layers or is_plain_object(at, old.value):
