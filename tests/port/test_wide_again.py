@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import re
+from pathlib import Path
 
 import mindspore as ms
 import numpy as np
+import pytest
 from mindspore import nn
 
 import mpcore_port_runtime as port
 
 from .ports import beside, loaded, ported
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 # --- parts and flags of what nothing says ---------------------------------------------------------
 
@@ -188,3 +187,67 @@ def test_settings_of_a_norm_of_volumes_are_set_on_the_cell() -> None:
     assert norm.bn2d.gamma.asnumpy().tolist() == [3.0, 4.0]
     assert port.held(norm, "running_mean").asnumpy().tolist() == [1.0, 2.0]
     assert [name for name, _ in port.named_parameters(norm)] == ["weight", "bias"]
+
+
+# --- apex's casts ---------------------------------------------------------------------------------
+
+CASTS = """
+import torch
+from torch import nn
+from apex import amp as imported
+class Net(nn.Module):
+    def __init__(self):
+        super().__init__()
+        self.line = nn.Linear(3, 2)
+        self.off = False
+    def forward(self, x):
+        if self.off:
+            with imported.disable_casts():
+                return self.line(x)
+        return self.line(x)
+def told(amp, net, x):
+    with amp.disable_casts():
+        return net(x)
+def registered(amp, net):
+    amp.register_half_function(net, "forward")
+def main(x, fp16=True):
+    amp = None
+    net = Net()
+    if fp16:
+        from apex import amp
+        net = amp.initialize(net, opt_level="O1")
+    low, full = net(x), told(amp, net, x)
+    again = net(x)
+    net.off = True
+    return low, full, again, net(x), net.line.weight, net.line.bias
+"""
+
+
+def test_casts_of_apex_are_off_in_a_block(tmp_path: Path) -> None:
+    found = ported(CASTS)
+    kinds = {edit.kind for edit in found.edits if edit.old == "imported.disable_casts()"}
+    assert kinds == {"exact"}
+    x = np.array([[1.2345678, -0.1234567, 3.3333333]], np.float32)
+    *made, weight, bias = loaded(found.text, tmp_path)["main"](ms.Tensor(x))
+    exact = x @ weight.asnumpy().T + bias.asnumpy()
+    low, full, again, inner = (float(np.abs(one.asnumpy() - exact).max()) for one in made)
+    assert max(full, inner) < 1e-6 < 1e-5 < low == again
+
+
+def test_a_block_without_casts_ends_after_an_exception() -> None:
+    with pytest.raises(KeyError), port.apex.disable_casts():
+        raise KeyError
+    assert port.apex._RUN.casts
+
+
+def test_the_port_has_the_names_of_apex() -> None:
+    home = Path(__file__).parents[2] / "compat" / "mpcore_compat" / "apex"
+    names = (home / "amp.py").read_text(encoding="utf-8")
+    listed = re.findall(r'^    "(\w+)",$', names.partition("]")[0], re.M)
+    assert listed
+    assert [name for name in listed if not hasattr(port.apex, name)] == []
+    assert port.apex.amp._amp_state.loss_scalers is port.apex.loss_scalers()
+    with pytest.raises(NotImplementedError, match="fixed"):
+        port.apex.register_half_function(port, "loss")
+    said = {edit.old: edit.reason for edit in ported(CASTS).edits if edit.kind == "unproven"}
+    assert "lists are fixed" in said["amp.register_half_function"]

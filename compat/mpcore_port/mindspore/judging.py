@@ -32,6 +32,11 @@ _ASKED = frozenset(
 _OF_OTHERS = ("foreign", "torch")
 """Kinds of what another package gives: a tensor perhaps."""
 
+_OF_APEX = frozenset(
+    {"register_float_function", "register_half_function", "register_promote_function"}
+)
+"""What apex.amp has and the port's raises of, under whatever name a script hands it on."""
+
 
 def _package(name: str) -> str:
     package = package_of(name)
@@ -41,6 +46,8 @@ def _package(name: str) -> str:
 
 
 def _method(kind: str, name: str, called: bool) -> str:
+    if kind in (UNKNOWN, *_OF_OTHERS) and called and name in _OF_APEX:
+        return "apex's lists are fixed in the port: it raises where amp is apex's"
     if kind in _OF_OTHERS and not called and name in _ASKED:
         return f"a tensor of MindSpore has no {name}"
     if kind not in ("tensor", UNKNOWN) or name in _TENSOR:
