@@ -12,7 +12,7 @@ from mindspore import nn
 
 import mpcore_port_runtime as port
 
-from .ports import beside, loaded, ported
+from .ports import FILLED, NET, beside, loaded, ported
 
 # --- parts and flags of what nothing says ---------------------------------------------------------
 
@@ -80,6 +80,17 @@ def told(x, y):
     assert named == {
         *("spec.is_leaf", "y.is_quantized", "spec.layout", "spec._version"),
     }
+
+
+def test_flags_of_parameters_and_gradients_are_known(tmp_path: Path) -> None:
+    script = f"""{FILLED}{NET}
+net = Net()
+net(torch.ones(2, 3)).sum().backward()
+for p in net.parameters():
+    if p.is_leaf and p.grad is not None and not p.grad.is_sparse:
+        made.append(p.grad)
+"""
+    assert {edit.kind for edit in beside(script, tmp_path).edits} <= {"exact", "unproven"}
 
 
 # --- norms of volumes -----------------------------------------------------------------------------

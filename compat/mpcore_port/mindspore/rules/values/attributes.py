@@ -10,7 +10,11 @@ import libcst as cst
 from mpcore_port.children import below
 from mpcore_port.mindspore.rules.place import SETTINGS, PortRule, is_plain_object, wording
 from mpcore_port.mindspore.rules.values.kept_names import is_kept_name
-from mpcore_port.mindspore.rules.values.wanted import WANTED_SAYS, is_of_parameters
+from mpcore_port.mindspore.rules.values.wanted import (
+    WANTED_SAYS,
+    goes_through_parameters,
+    is_of_parameters,
+)
 from mpcore_port.names import code_of, string_of
 from mpcore_port.packages import class_of_another_file
 
@@ -53,6 +57,8 @@ _GRAPH = {
     "is_leaf": "tensors of MindSpore do not say so: of a Parameter it is True",
     "retains_grad": "tensors of MindSpore do not say so",
 }
+_LEAVES_ALL = "a Parameter of a network is a leaf"
+_DENSE = "gradients of MindSpore are dense here"
 _OF_TENSORS = frozenset(
     """
     backward cpu cuda detach grad grad_fn is_cuda is_leaf is_sparse layout requires_grad retain_grad
@@ -63,6 +69,12 @@ _OF_TENSORS = frozenset(
 _HAVE_ALL = "all tensors of torch have it"
 _FIELDS = {"values": "0", "indices": "1"}
 _TUPLES = {"max", "min", "sort", "topk", "median", "kthvalue", "mode", "cummax", "cummin"}
+
+
+def _is_gradient(node: Any, at: At) -> bool:
+    """Return whether this is the gradient of something, by the attribute ``grad``."""
+    is_grad = isinstance(node, cst.Attribute) and node.attr.value == "grad"
+    return is_grad and not is_plain_object(at, node.value) and not at.names.imported(node)
 
 
 def _is_of_tensor(node: Any, at: At) -> bool:
@@ -113,6 +125,12 @@ class AttributeRule(PortRule):
             made = new.with_changes(attr=cst.Name(_INSIDE[name]))
             at.unproven(self, old, _HIDDEN, made)
             return made
+        if name == "is_leaf" and goes_through_parameters(old.value, at):
+            at.note(self, old, "True", reason=_LEAVES_ALL)
+            return cst.Name("True")
+        if name == "is_sparse" and _is_gradient(old.value, at):
+            at.note(self, old, "False", reason=_DENSE)
+            return cst.Name("False")
         if name in _GRAPH and at.names.qualified(old) is None and _is_of_tensor(old.value, at):
             return at.refuse_now(self, old, _GRAPH[name])
         if name == "num_batches_tracked" and _counts_batches(old, at):
