@@ -247,7 +247,9 @@ class _World:
             return _TRANSLATED if of_tensors else ""
         if kind == "foreign" and touched and not self.names.is_accelerator(node.value):
             return _TRANSLATED
-        if kind in ("own", "foreign", "neutral"):
+        if kind == "foreign":
+            return "" if self._is_field(node) else self.judge.method(kind, name, called)
+        if kind in ("own", "neutral"):
             return ""
         if kind == UNKNOWN and self._is_field(node):
             return ""

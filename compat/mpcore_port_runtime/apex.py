@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import copy
 import functools
+import sys
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -29,14 +30,19 @@ if TYPE_CHECKING:
 
 __all__ = [
     "LossScaler",
+    "disable_casts",
     "float_function",
     "half_function",
+    "init",
     "initialize",
     "load_state_dict",
     "loss_scaler",
     "loss_scalers",
     "master_params",
     "promote_function",
+    "register_float_function",
+    "register_half_function",
+    "register_promote_function",
     "scale_loss",
     "scaler",
     "state_dict",
@@ -111,12 +117,26 @@ class _Run:
 
     def __init__(self) -> None:
         self.initialized = False
+        self.casts = True
         self.scalers: list[LossScaler] = []
         self.kept: dict[int, Any] = {}
         self.delayed = False
 
 
 _RUN = _Run()
+
+
+class _AmpState:
+    """What scripts read of apex's ``_amp_state``."""
+
+    @property
+    def loss_scalers(self) -> list[LossScaler]:
+        """The loss scalers that ``initialize`` made."""
+        return _RUN.scalers
+
+
+_amp_state = _AmpState()
+amp = sys.modules[__name__]  # of ``apex``, which a script hands on
 
 
 def initialize(
@@ -162,7 +182,7 @@ def initialize(
             _prepare(model, opt_level, keep=_WORDS[keep_batchnorm_fp32] is not False)
     else:
         _RUN.scalers = []
-    _RUN.initialized, _RUN.kept, _RUN.delayed = True, {}, False
+    _RUN.initialized, _RUN.kept, _RUN.delayed, _RUN.casts = True, {}, False, True
     return models if optimizers is None else (models, optimizers)
 
 
@@ -188,7 +208,56 @@ def _prepare(model: Any, level: str, *, keep: bool) -> None:
     construct = vars(model).get("construct", type(model).construct)
     if level == "O2" and isinstance(construct, Compiled):
         construct.give_up("O2 casts where layers are called, which a graph does not see")
-    model.construct = _Ends(model, construct, autocast if level == "O1" else nullcontext)
+    model.construct = _Ends(model, construct, _casts if level == "O1" else nullcontext)
+
+
+def _casts() -> Any:
+    """Return the region of a network of level O1: none inside of ``disable_casts``."""
+    return autocast() if _RUN.casts else nullcontext()
+
+
+@contextmanager
+def disable_casts() -> Iterator[None]:
+    """Run a block without the casts of level O1.
+
+    Source: ``disable_casts`` in apex/amp/handle.py; after an exception too they are on again.
+    """
+    before, _RUN.casts = _RUN.casts, False
+    try:
+        with autocast(enabled=False):
+            yield
+    finally:
+        _RUN.casts = before
+
+
+def init(*_: Any, **__: Any) -> Any:
+    """Refuse apex's old interface.
+
+    Raises:
+        NotImplementedError: always.
+    """
+    msg = "apex's old interface is not ported: use amp.initialize"
+    raise NotImplementedError(msg)
+
+
+def register_half_function(module: Any, name: str) -> None:
+    """Refuse what changes apex's lists; see ``init``."""
+    _no_list(module, name)
+
+
+def register_float_function(module: Any, name: str) -> None:
+    """Refuse what changes apex's lists; see ``init``."""
+    _no_list(module, name)
+
+
+def register_promote_function(module: Any, name: str) -> None:
+    """Refuse what changes apex's lists; see ``init``."""
+    _no_list(module, name)
+
+
+def _no_list(module: Any, name: str) -> None:
+    msg = f"`{name}` of {module} cannot be registered: MindSpore's lists are fixed, cast by hand"
+    raise NotImplementedError(msg)
 
 
 def in_region(model: Any, region: Callable[[], Any]) -> None:

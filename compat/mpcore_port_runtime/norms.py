@@ -138,6 +138,31 @@ class BatchNorm3d(_Norm, nn.BatchNorm3d):  # type: ignore[misc]
     """torch.nn.BatchNorm3d."""
 
 
+_INSIDE = ("gamma", "beta", "moving_mean", "moving_variance")
+
+
+def _of_inner(name: str) -> property:
+    """Return what reads a Parameter of the norm that MindSpore's BatchNorm3d holds."""
+    return property(lambda norm: getattr(norm.bn2d, name))
+
+
+def _set_inside(norm: Any, name: str, value: Any) -> None:
+    """Set an attribute of a BatchNorm3d, one of its Parameters where it is."""
+    nn.Cell.__setattr__(norm.bn2d if name in _INSIDE else norm, name, value)
+
+
+def _apply_to_it(norm: Any, fn: Any) -> Any:
+    """Call a function on a BatchNorm3d, not on the norm that it holds: torch's holds none."""
+    fn(norm)
+    return norm
+
+
+for _name in _INSIDE:  # torch's norms of volumes have them as all others
+    setattr(nn.BatchNorm3d, _name, _of_inner(_name))
+nn.BatchNorm3d.__setattr__ = _set_inside
+nn.BatchNorm3d.apply = _apply_to_it
+
+
 class GroupNorm(nn.GroupNorm):  # type: ignore[misc]
     """torch.nn.GroupNorm, without weights too."""
 

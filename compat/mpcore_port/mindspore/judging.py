@@ -22,8 +22,20 @@ _TENSOR = {
 }
 _OTHERS_TOO = frozenset({"index", "mode", "put", "resize", "take"})
 """Methods of tensors without a fact that lists, arrays and distributions have as well."""
-_ASKED = frozenset({"grad_fn", "is_leaf", "is_sparse", "layout", "output_nr", "retains_grad"})
-"""Attributes that tensors alone have, and MindSpore's have not."""
+_ASKED = frozenset(
+    """
+    _version grad_dtype grad_fn is_cpu is_leaf is_nested is_quantized is_sparse is_sparse_csr
+    is_sparse_csc layout output_nr retains_grad
+    """.split()  # noqa: SIM905  # a list of words is read
+)
+"""Attributes that tensors alone have, and MindSpore's have not, or count nothing in."""
+_OF_OTHERS = ("foreign", "torch")
+"""Kinds of what another package gives: a tensor perhaps."""
+
+_OF_APEX = frozenset(
+    {"register_float_function", "register_half_function", "register_promote_function"}
+)
+"""What apex.amp has and the port's raises of, under whatever name a script hands it on."""
 
 
 def _package(name: str) -> str:
@@ -34,6 +46,10 @@ def _package(name: str) -> str:
 
 
 def _method(kind: str, name: str, called: bool) -> str:
+    if kind in (UNKNOWN, *_OF_OTHERS) and called and name in _OF_APEX:
+        return "apex's lists are fixed in the port: it raises where amp is apex's"
+    if kind in _OF_OTHERS and not called and name in _ASKED:
+        return f"a tensor of MindSpore has no {name}"
     if kind not in ("tensor", UNKNOWN) or name in _TENSOR:
         return ""
     if f"Tensor.{name}" in table("methods"):

@@ -16,7 +16,10 @@ if TYPE_CHECKING:
 __all__ = ["ELSEWHERE", "DeviceFlagRule", "DeviceOfRule", "MetaRule"]
 
 
-ELSEWHERE = ("is_xpu", "is_mps", "is_xla", "is_ipu", "is_hpu", "is_meta", "is_mkldnn", "is_vulkan")
+ELSEWHERE = (
+    *("is_xpu", "is_mps", "is_xla", "is_ipu", "is_hpu", "is_meta", "is_mkldnn", "is_vulkan"),
+    *("is_maia", "is_mtia"),
+)
 
 
 class DeviceFlagRule(PortRule):

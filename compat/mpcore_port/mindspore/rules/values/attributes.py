@@ -10,7 +10,11 @@ import libcst as cst
 from mpcore_port.children import below
 from mpcore_port.mindspore.rules.place import SETTINGS, PortRule, is_plain_object, wording
 from mpcore_port.mindspore.rules.values.kept_names import is_kept_name
-from mpcore_port.mindspore.rules.values.wanted import WANTED_SAYS, is_of_parameters
+from mpcore_port.mindspore.rules.values.wanted import (
+    WANTED_SAYS,
+    goes_through_parameters,
+    is_of_parameters,
+)
 from mpcore_port.names import code_of, string_of
 from mpcore_port.packages import class_of_another_file
 
@@ -27,6 +31,8 @@ _NORM = {
     "running_mean": "moving_mean",
     "running_var": "moving_variance",
 }
+_NORM_OF_VOLUMES = {name: f"bn2d.{own}" for name, own in _NORM.items()}
+"""A BatchNorm3d of MindSpore holds another norm, which has them."""
 _SIZES = {
     "torch.nn.Linear": {"in_features": "in_channels", "out_features": "out_channels"},
     "torch.nn.Embedding": {"num_embeddings": "vocab_size", "embedding_dim": "embedding_size"},
@@ -51,6 +57,8 @@ _GRAPH = {
     "is_leaf": "tensors of MindSpore do not say so: of a Parameter it is True",
     "retains_grad": "tensors of MindSpore do not say so",
 }
+_LEAVES_ALL = "a Parameter of a network is a leaf"
+_DENSE = "gradients of MindSpore are dense here"
 _OF_TENSORS = frozenset(
     """
     backward cpu cuda detach grad grad_fn is_cuda is_leaf is_sparse layout requires_grad retain_grad
@@ -63,6 +71,12 @@ _FIELDS = {"values": "0", "indices": "1"}
 _TUPLES = {"max", "min", "sort", "topk", "median", "kthvalue", "mode", "cummax", "cummin"}
 
 
+def _is_gradient(node: Any, at: At) -> bool:
+    """Return whether this is the gradient of something, by the attribute ``grad``."""
+    is_grad = isinstance(node, cst.Attribute) and node.attr.value == "grad"
+    return is_grad and not is_plain_object(at, node.value) and not at.names.imported(node)
+
+
 def _is_of_tensor(node: Any, at: At) -> bool:
     """Return whether this surely is a tensor, or a Parameter by what it is called."""
     if at.values.kind(node) == "tensor" or is_kept_name(node, at):
@@ -73,7 +87,18 @@ def _is_of_tensor(node: Any, at: At) -> bool:
 
 
 def _names_of(layer: str) -> dict[str, str]:
+    if layer == "torch.nn.BatchNorm3d":
+        return _NORM_OF_VOLUMES
     return _NORM if _NORMS.search(layer.rpartition(".")[2]) else _OF.get(layer, {})
+
+
+def _under(node: cst.Attribute, name: str) -> cst.Attribute:
+    """Return an attribute under another name, of a part perhaps: ``bn2d.gamma``."""
+    *parts, last = name.split(".")
+    holder = node.value
+    for part in parts:
+        holder = cst.Attribute(holder, cst.Name(part))
+    return node.with_changes(value=holder, attr=cst.Name(last))
 
 
 class AttributeRule(PortRule):
@@ -100,6 +125,12 @@ class AttributeRule(PortRule):
             made = new.with_changes(attr=cst.Name(_INSIDE[name]))
             at.unproven(self, old, _HIDDEN, made)
             return made
+        if name == "is_leaf" and goes_through_parameters(old.value, at):
+            at.note(self, old, "True", reason=_LEAVES_ALL)
+            return cst.Name("True")
+        if name == "is_sparse" and _is_gradient(old.value, at):
+            at.note(self, old, "False", reason=_DENSE)
+            return cst.Name("False")
         if name in _GRAPH and at.names.qualified(old) is None and _is_of_tensor(old.value, at):
             return at.refuse_now(self, old, _GRAPH[name])
         if name == "num_batches_tracked" and _counts_batches(old, at):
@@ -195,7 +226,7 @@ class AttributeRule(PortRule):
             return None  # its own
         names = [_names_of(base) for base in at.names.bases(owner)]
         own = next((one[old.attr.value] for one in names if old.attr.value in one), "")
-        return new.with_changes(attr=cst.Name(own)) if own else None
+        return _under(new, own) if own else None
 
     def _parameter(self, old: cst.Attribute, new: cst.Attribute, at: At) -> Any:
         layers = layers_of(old.value, at)
@@ -206,7 +237,7 @@ class AttributeRule(PortRule):
                 own = found.pop()
                 if own == name == "bias" and _is_other_bias(old, at):
                     at.once(_to_set)[id(old)] = old
-                return None if own == name else new.with_changes(attr=cst.Name(own))
+                return None if own == name else _under(new, own)
         elif any(name in _names_of(layer) for layer in _of_torch(layers, at)):
             pass  # a class of the script beside a layer of torch, or above one: the object says it
         elif layers or is_plain_object(at, old.value):

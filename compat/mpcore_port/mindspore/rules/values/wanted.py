@@ -13,9 +13,10 @@ from mpcore_port.names import code_of
 if TYPE_CHECKING:
     from mpcore_port.rule import At
 
-__all__ = ["WANTED_SAYS", "WantedRule", "is_of_parameters"]
+__all__ = ["WANTED_SAYS", "WantedRule", "goes_through_parameters", "is_of_parameters"]
 
 _PARAMETER = re.compile(r"param|(^|[._])(weight|bias|w|p|v)$|\.grad$", re.I)
+_ALL_OF_IT = re.compile(r"\.(named_)?parameters\(\)$")
 _LOOPED = re.compile("param|module|weights")
 WANTED_SAYS = (
     "it answers as torch's in what port.loss runs and in no_grad; what is made outside of both, "
@@ -48,8 +49,19 @@ def is_of_parameters(node: Any, at: At) -> bool:
     held = code_of(node)
     if held == "self" or _PARAMETER.search(held):
         return True
-    if not isinstance(node, cst.Name):
-        return False
-    found = at.names.scope(node).find(node.value)
-    loops = [b.node.iter for b in found if isinstance(b.node, (cst.For, cst.CompFor))]
+    loops = [one.node.iter for one in _bound(node, at) if isinstance(one.node, _LOOPS)]
     return bool(loops) and all(_LOOPED.search(code_of(one)) for one in loops)
+
+
+_LOOPS = (cst.For, cst.CompFor)
+
+
+def goes_through_parameters(node: Any, at: At) -> bool:
+    """Return whether a name is nothing but what loops over a network's parameters give it."""
+    found = _bound(node, at)
+    looped = (isinstance(b.node, _LOOPS) and _ALL_OF_IT.search(code_of(b.node.iter)) for b in found)
+    return bool(found) and all(looped)
+
+
+def _bound(node: Any, at: At) -> list[Any]:
+    return at.names.scope(node).find(node.value) if isinstance(node, cst.Name) else []
