@@ -218,6 +218,8 @@ class CallRule(PortRule):
             return self._of_version(version, old, new, at)
         if row is None and by_name(name.removesuffix(".__init__"), at.options) is not None:
             return None  # ParentRule's
+        if row is None and (found := self._of_dictionary(name, old, new, at)) is not None:
+            return found
         if row is None:
             return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
         if row.shown and is_only_shown(old, at):
@@ -314,6 +316,17 @@ class CallRule(PortRule):
         else:
             at.unproven(self, old, _TYPE_BY_NAME.format(code_of(old.func)), made)
         return made
+
+    def _of_dictionary(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Ask the dictionary of a module that stands for torch's: ``optim.__dict__.get(name)``."""
+        of, _, asked = name.rpartition(".")
+        module = of.removesuffix(_DICT)
+        if not of.endswith(_DICT) or module not in _AS_MODULES:
+            return None
+        word, there = _BY_NAME[module]
+        made = cst.parse_expression(f"{wording(at, word)}{_DICT}.{asked}")
+        at.unproven(self, old.func, f"{_ANY_OF}; {there}", made)
+        return new.with_changes(func=made)
 
     def _of_version(self, version: str, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Ask the text of torch's version, or of torchvision's."""
@@ -510,6 +523,8 @@ class NameRule(PortRule):
             made = cst.parse_expression(wording(at, word))
             at.note(self, old, made, "changed", _CHOSEN, there)
             return made
+        if row is None and name.removesuffix(_DICT) in _AS_MODULES:
+            return self._module(old, name, at)
         if row is None:
             return self._unknown(old, name, at)
         if row.shown and is_only_shown(old, at):
@@ -579,6 +594,18 @@ class NameRule(PortRule):
             at.note(self, old, made, _kind(row), _BY_TORCH, row.effect)
         else:
             at.note(self, old, made, "unproven", f"{_NOT_SEEN}; {_BY_TORCH}")
+        return made
+
+    def _module(self, old: cst.BaseExpression, name: str, at: At) -> Any:
+        """Return the module that stands for one of torch's as a value, or its dictionary."""
+        word, there = _BY_NAME[name.removesuffix(_DICT)]
+        made = cst.parse_expression(wording(at, word) + _DICT * name.endswith(_DICT))
+        holder = self._holder(old, at)
+        whole = holder if isinstance(holder, cst.Call) and code_of(holder.func) == "vars" else old
+        if isinstance(at.names.parents.get(whole), cst.Subscript):  # one, by its name
+            at.note(self, old, made, "changed", _CHOSEN, there)
+        else:
+            at.unproven(self, old, f"{_ANY_OF}; {there}", made)
         return made
 
     def _unknown(self, old: cst.BaseExpression, name: str, at: At) -> Any:
@@ -662,7 +689,11 @@ _BY_NAME = {
         "torch's schedules are there, none takes `verbose`",
     ),
 }
+_AS_MODULES = ("torch.optim", "torch.optim.lr_scheduler")
+"""Those of them whose classes are classes there, under torch's names."""
+_DICT = ".__dict__"
 _CHOSEN = "which one is known when it runs"
+_ANY_OF = "what is taken out of the module is known when it runs"
 _BOUND = "functools.partial binds `{}`, which is another value in MindSpore: call it in a function"
 _ABSTRACT = "MindSpore's layers have no such class: take the layer that is meant"
 
