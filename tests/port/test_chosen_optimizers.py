@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from mpcore_port.status import status_of
+from mpcore_port.targets import load_target
+
 from .ports import FILLED, beside, ported
 
 STEPS = """
@@ -73,3 +76,53 @@ def test_other_modules_of_torch_stay_refused():
     """Nothing stands for them as modules."""
     found = ported("import torch\nfrom torch import nn\nfor x in dir(nn):\n    print(x)\n")
     assert [edit.old for edit in found.edits if edit.kind == "refused"] == ["nn"]
+
+
+HIDDEN = """
+import torch
+import bitsandbytes as bnb
+class Own:
+    def __init__(self, net, bnb: bool = False, *others):
+        self.net, self.bnb = net, bnb
+        self.others = [bnb for one in others]
+def counted(text):
+    for bnb in text:
+        print(bnb)
+    return lambda bnb: bnb + 1
+def late():
+    bnb = 3
+    def inner():
+        return bnb
+    return inner()
+Own(1)
+"""
+
+
+@pytest.mark.parametrize("target", ["mindspore", "torch_npu"])
+def test_a_parameter_that_hides_a_refused_import_is_no_stop(target):
+    """Its reads were listed as lines that raise."""
+    found = ported(HIDDEN, load_target(target))
+    assert [edit.old for edit in found.edits if edit.kind == "refused"]
+    assert status_of(found.source, found.edits).text == "runs"
+
+
+@pytest.mark.parametrize("target", ["mindspore", "torch_npu"])
+def test_reads_of_the_import_itself_stay_stops(target):
+    """A default, a decorator, what is global, and a function inside that imports again."""
+    script = HIDDEN + (
+        "def some(bnb=bnb.Adam):\n    return bnb\n"
+        "def more():\n    global bnb\n    bnb.step()\n    bnb = None\n"
+        "class A:\n    bnb = 1\n    def f(self):\n        return bnb.Adam\n"
+        "def last():\n    print([bnb for bnb in 'a'], bnb.Adam)\n"
+        "def again(x):\n    import bitsandbytes as bnb\n    return bnb.Adam(x)\n"
+    )
+    found = ported(script, load_target(target))
+    lines = script.splitlines()
+    stops = [lines[line - 1].strip() for line in status_of(found.source, found.edits).stops]
+    assert stops == [
+        "def some(bnb=bnb.Adam):",
+        "bnb.step()",
+        "return bnb.Adam",
+        "print([bnb for bnb in 'a'], bnb.Adam)",
+        "return bnb.Adam(x)",
+    ]
