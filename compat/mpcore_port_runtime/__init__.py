@@ -6,6 +6,7 @@ from mpcore_port_runtime import accelerate as accelerate
 from mpcore_port_runtime import albumented as albumented
 from mpcore_port_runtime import answers as answers
 from mpcore_port_runtime import apex as apex
+from mpcore_port_runtime import apex_optimizers as apex_optimizers
 from mpcore_port_runtime import attended as attended
 from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import beside_arrays as beside_arrays

@@ -7,7 +7,7 @@ import pytest
 from mpcore_port.status import status_of
 from mpcore_port.targets import load_target
 
-from .ports import FILLED, beside, ported
+from .ports import FILLED, beside, compare, loaded, ported
 
 STEPS = """
 for n in range(3):
@@ -126,3 +126,76 @@ def test_reads_of_the_import_itself_stay_stops(target):
         "print([bnb for bnb in 'a'], bnb.Adam)",
         "return bnb.Adam(x)",
     ]
+
+
+FUSED = """
+import apex
+import apex.optimizers as ao
+from apex import optimizers as fused
+net = filled(nn.Linear(3, 2))
+other = filled(nn.Linear(3, 2))
+name = "FusedAdam"
+opt = getattr(apex.optimizers, name)(net.parameters(), lr=1e-2, weight_decay=0.1)
+rest = getattr(ao, "Fused" + "SGD")(other.parameters(), lr=0.1, momentum=0.9)
+written = fused.FusedAdam(other.parameters(), lr=0.1)
+for n in range(3):
+    x = torch.arange(12.0).view(4, 3) / (n + 1)
+    opt.zero_grad()
+    net(x).pow(2).mean().backward()
+    opt.step()
+    rest.zero_grad()
+    other(x).pow(2).mean().backward()
+    rest.step()
+made += [p.detach() for p in net.parameters()]
+made += [p.detach() for p in other.parameters()]
+"""
+
+
+def _in_torch(script: str) -> str:
+    """Return a script with what apex computes, by torch's own optimizers."""
+    lines = [line for line in script.splitlines() if "import apex" not in line]
+    text = "\n".join(line for line in lines if "from apex" not in line)
+    text = text.replace("getattr(apex.optimizers, name)", "torch.optim.AdamW")
+    return text.replace('getattr(ao, "Fused" + "SGD")', "torch.optim.SGD").replace(
+        "fused.FusedAdam", "torch.optim.AdamW"
+    )
+
+
+def test_a_fused_optimizer_by_name_in_mindspore(tmp_path):
+    """The module was refused, where the written out form is ported."""
+    found = ported(FILLED + FUSED)
+    said = [edit for edit in found.edits if "is there" in edit.effect or "are there" in edit.effect]
+    assert [edit.kind for edit in said] == ["changed", "changed"]
+    compare(_in_torch(FILLED + FUSED), found.text, tmp_path)
+
+
+def test_a_fused_optimizer_by_name_on_an_npu(tmp_path):
+    """The import was refused; what the class of the port gives is what torch has."""
+    found = ported(FILLED + FUSED, load_target("torch_npu"))
+    assert not [edit for edit in found.edits if edit.kind == "refused"]
+    text = found.text.replace("import torch_npu\n", "")
+    made = {}
+    for name, one in (("port", text), ("script", _in_torch(FILLED + FUSED))):
+        space = {"__name__": name}
+        exec(one, space)
+        made[name] = [value.tolist() for value in space["made"]]
+    assert made["port"] == made["script"]
+
+
+@pytest.mark.parametrize("target", ["mindspore", "torch_npu"])
+def test_fused_optimizers_that_are_not_ported_raise(target, tmp_path):
+    """By a name in sight they are refused; by another one they say so when the script runs."""
+    script = "import apex.optimizers\ndef make(p):\n    return getattr(apex.optimizers, {})(p)\n"
+    found = ported(script.format('"FusedNovoGrad"'), load_target(target))
+    assert [edit.line for edit in found.edits if edit.kind == "refused"] == [3]
+    found = ported(script.format('"FusedNovo" + "Grad"'), load_target(target))
+    with pytest.raises(NotImplementedError, match="FusedNovoGrad"):
+        loaded(found.text.replace("import torch_npu\n", ""), tmp_path)["make"]([])
+
+
+@pytest.mark.parametrize("target", ["mindspore", "torch_npu"])
+def test_the_module_of_apex_as_a_value_is_named(target):
+    """What a function takes out of it is not seen."""
+    found = ported("from apex import optimizers\nprint(optimizers)\n", load_target(target))
+    assert [edit.line for edit in found.edits if edit.kind == "unproven"] == [2]
+    assert not [edit for edit in found.edits if edit.kind == "refused"]

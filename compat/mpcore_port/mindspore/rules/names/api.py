@@ -520,6 +520,8 @@ class NameRule(PortRule):
             return cst.Name("object")
         if row is None and name in _BY_NAME and self._is_asked(old, at):
             word, there = _BY_NAME[name]
+            if name == _APEX and (said := self._said(old, at)) not in ("", *_OF_APEX):
+                return at.refuse(self, old, _no_equal(f"{name}.{said}"))
             made = cst.parse_expression(wording(at, word))
             at.note(self, old, made, "changed", _CHOSEN, there)
             return made
@@ -664,6 +666,12 @@ class NameRule(PortRule):
         holder = self._holder(old, at)
         return isinstance(holder, cst.Call) and code_of(holder.func) == "getattr"
 
+    def _said(self, old: cst.CSTNode, at: At) -> str:
+        """Return the name that ``getattr`` is given as a text; "" where it is known later."""
+        holder: Any = self._holder(old, at)
+        given = holder.args[1].value if len(holder.args) > 1 else None
+        return str(given.raw_value) if isinstance(given, cst.SimpleString) else ""
+
     def _holder(self, old: cst.CSTNode, at: At) -> cst.CSTNode | None:
         """Return the class or call that a name is an argument of."""
         arg = at.names.enclosing(old, cst.Arg)
@@ -688,9 +696,14 @@ _BY_NAME = {
         "port.lr_scheduler",
         "torch's schedules are there, none takes `verbose`",
     ),
+    "apex.optimizers": (
+        "port.apex_optimizers",
+        "FusedAdam, FusedLAMB and FusedSGD are there; others, and what they lack, raise",
+    ),
 }
-_AS_MODULES = ("torch.optim", "torch.optim.lr_scheduler")
-"""Those of them whose classes are classes there, under torch's names."""
+_AS_MODULES = ("torch.optim", "torch.optim.lr_scheduler", "apex.optimizers")
+"""Those of them that have all that they have under torch's names, and for torch's arguments."""
+_APEX, _OF_APEX = "apex.optimizers", ("FusedAdam", "FusedLAMB", "FusedSGD")
 _DICT = ".__dict__"
 _CHOSEN = "which one is known when it runs"
 _ANY_OF = "what is taken out of the module is known when it runs"
