@@ -46,6 +46,7 @@ from mpcore_port_runtime import picture_mixes as picture_mixes
 from mpcore_port_runtime import picture_sets as picture_sets
 from mpcore_port_runtime import pictures as pictures
 from mpcore_port_runtime import promoted as promoted
+from mpcore_port_runtime import ranger as ranger
 from mpcore_port_runtime import scattered as scattered
 from mpcore_port_runtime import sign_and_layers as sign_and_layers
 from mpcore_port_runtime import sounds as sounds

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import mindspore as ms
+import numpy as np
 import pytest
 
+import mpcore_port_runtime as port
 from mpcore_port.status import status_of
 from mpcore_port.targets import load_target
 
-from .ports import FILLED, beside, compare, loaded, ported
+from .ports import FILLED, beside, compare, loaded, ported, ported_folder
 
 STEPS = """
 for n in range(3):
@@ -199,3 +202,120 @@ def test_the_module_of_apex_as_a_value_is_named(target):
     found = ported("from apex import optimizers\nprint(optimizers)\n", load_target(target))
     assert [edit.line for edit in found.edits if edit.kind == "unproven"] == [2]
     assert not [edit for edit in found.edits if edit.kind == "refused"]
+
+
+OF_RANGER = [
+    (
+        {"lr": 0.05, "weight_decay": 0.1},
+        [
+            -0.9722996,
+            -0.8920341,
+            -0.7244717,
+            -0.6712902,
+            -0.4911596,
+            0.4119988,
+            -0.9711105,
+            -0.6084046,
+            -0.1587355,
+            0.2585651,
+        ],
+    ),
+    (
+        {"lr": 0.05, "gc_conv_only": True, "k": 4, "alpha": 0.8},
+        [
+            -1.0113773,
+            -0.930983,
+            -0.7045385,
+            -0.668286,
+            -0.5142019,
+            0.3822677,
+            -0.9615666,
+            -0.6006196,
+            -0.094178,
+            0.2213092,
+        ],
+    ),
+    (
+        {"lr": 0.02, "use_gc": False, "N_sma_threshhold": 4, "betas": (0.9, 0.99)},
+        [
+            -1.0000472,
+            -0.9183748,
+            -0.7963733,
+            -0.7191789,
+            -0.5008428,
+            0.4680446,
+            -0.999555,
+            -0.6132319,
+            -0.1871178,
+            0.2295741,
+        ],
+    ),
+]
+"""Settings, and of three weights the first numbers after 13 steps of the package (20.4.11)."""
+
+
+def _even(low, high, *shape):
+    count = int(np.prod(shape))
+    return np.linspace(low, high, count, dtype=np.float32).reshape(shape)
+
+
+@pytest.mark.parametrize(("settings", "wanted"), OF_RANGER)
+def test_steps_of_ranger(settings, wanted):
+    """Numbers of lessw2020's own, run on torch 2.13.0: centred, rectified, and looked ahead."""
+    starts = [_even(-1, 1, 2, 3, 2, 2), _even(-0.5, 0.5, 2), _even(-1, 1, 2, 3)]
+    held = [ms.Parameter(ms.Tensor(one), name=f"p{n}") for n, one in enumerate(starts)]
+    opt = port.ranger.Ranger(held, **settings)
+    for n in range(13):
+        places = [np.arange(p.size, dtype=np.float32).reshape(p.shape) for p in held]
+        grads = [np.sin(at * np.float32(1.7) + n) for at in places]
+        opt([ms.Tensor(g + p.asnumpy() * 0.5) for g, p in zip(grads, held, strict=True)])
+    found = [x for p in held for x in p.asnumpy().reshape(-1)[:4]]
+    np.testing.assert_allclose(found, wanted, rtol=1e-5, atol=1e-6)
+
+
+def test_ranger_refuses_groups_with_betas_of_their_own():
+    """The package takes the corrections of one group for the others."""
+    held = [ms.Parameter(ms.Tensor(_even(-1, 1, 2)), name=name) for name in "ab"]
+    groups = [{"params": [held[0]], "betas": (0.9, 0.99)}, {"params": [held[1]]}]
+    opt = port.ranger.Ranger(groups)
+    with pytest.raises(NotImplementedError, match="betas"):
+        opt([ms.Tensor(_even(-1, 1, 2))] * 2)
+    with pytest.raises(ValueError, match="alpha"):
+        port.ranger.Ranger(held, alpha=2.0)
+
+
+RANGER = """import torch
+from torch import nn
+from ranger import Ranger
+net = nn.Linear(3, 2)
+opt = Ranger(net.parameters(), lr=0.1, weight_decay=0.01)
+for n in range(7):
+    opt.zero_grad()
+    loss = net(torch.ones(2, 3)).sum()
+    loss.backward()
+    opt.step()
+"""
+
+
+def test_the_package_of_ranger_is_ported(tmp_path):
+    """Its import was refused."""
+    found = ported(RANGER)
+    assert not [edit for edit in found.edits if edit.kind in ("refused", "unproven")]
+    assert "20.4.11" in next(edit.effect for edit in found.edits if "Ranger(" in edit.old)
+    loaded(found.text, tmp_path)
+    lines = ported("from ranger import RangerQH\nRangerQH([])\n").edits
+    assert [edit.kind for edit in lines if edit.line == 1] == ["refused"]
+
+
+@pytest.mark.parametrize("place", ["", "own"])
+def test_a_file_of_the_scripts_own_named_like_a_package(place, tmp_path):
+    """Its class was taken for the package's."""
+    home = tmp_path / place
+    home.mkdir(exist_ok=True)
+    (home / "ranger.py").write_text(
+        "import torch\nclass Ranger(torch.optim.SGD):\n    pass\n", encoding="utf-8"
+    )
+    (home / "train.py").write_text(RANGER, encoding="utf-8")
+    text = ported_folder(tmp_path)["train.py"]
+    assert "= Ranger(net" in text
+    assert "port.ranger" not in text

@@ -132,6 +132,9 @@ def _is_of(name: str) -> bool:
 
 def _is_known(name: str | None, node: cst.BaseExpression, at: At) -> bool:
     """Return whether a name is of torch's world, or one that a star is known to bring."""
+    root = (name or "").partition(".")[0]
+    if root not in _ROOTS_MAPPED and (root in at.project.modules or root in at.project.beside):
+        return False  # a file of the script's own, of a package's name
     return _is_torch(name) or (name is not None and at.names.is_starred(node))
 
 
