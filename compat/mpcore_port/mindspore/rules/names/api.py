@@ -94,6 +94,8 @@ _WAYS = {
 }
 """Ways out, by package; nobody has compared their numbers."""
 _UNKNOWN = "MindSpore has no equal that the porter knows"
+_COPIED = ("ranger",)
+"""Packages of one file, which scripts bring along: often changed, under the package's name."""
 _ROOTS_MAPPED = ("torch", "apex", "horovod", "torchvision")
 _ADVICE = {
     "horovod.torch.elastic": "one process trains it, which no other joins: call its function",
@@ -133,8 +135,8 @@ def _is_of(name: str) -> bool:
 def _is_known(name: str | None, node: cst.BaseExpression, at: At) -> bool:
     """Return whether a name is of torch's world, or one that a star is known to bring."""
     root = (name or "").partition(".")[0]
-    if root not in _ROOTS_MAPPED and (root in at.project.modules or root in at.project.beside):
-        return False  # a file of the script's own, of a package's name
+    if root in _COPIED and (root in at.project.modules or root in at.project.beside):
+        return False  # the script's own copy, which is ported itself
     return _is_torch(name) or (name is not None and at.names.is_starred(node))
 
 
