@@ -32,6 +32,10 @@ _COMPARE: dict[type[ast.cmpop], Any] = {
     ast.Is: operator.is_,
     ast.IsNot: operator.is_not,
 }
+_SCOPES = (
+    *(ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda, ast.ClassDef),
+    *(ast.ListComp, ast.SetComp, ast.DictComp, ast.GeneratorExp),
+)
 _MAKERS = ("numba.cuda", "triton.")
 _FLAGS = {"store_true": False, "store_false": True, "count": None}
 
@@ -86,12 +90,51 @@ def uses(
     made = _kernels_of(tree) if kernels else []
     inside = {id(node) for kernel in made for node in ast.walk(kernel)}
     bound |= {kernel.name for kernel in made}
+    inside |= _hidden(tree, bound)
     return [
         (node.lineno, node.col_offset)
         for node in ast.walk(tree)
         if isinstance(node, ast.Name) and node.id in bound and isinstance(node.ctx, ast.Load)
         if id(node) not in inside
     ]
+
+
+def _hidden(tree: ast.Module, bound: set[str]) -> set[int]:
+    """Return the nodes that read something else: their function binds the name itself."""
+    hidden: set[int] = set()
+    for node in ast.walk(tree):
+        if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)):
+            continue
+        own = _locals(node) & bound
+        if not own:
+            continue
+        body = [node.body] if isinstance(node, ast.Lambda) else node.body
+        read = (one for part in body for one in ast.walk(part))
+        hidden |= {id(one) for one in read if isinstance(one, ast.Name) and one.id in own}
+    return hidden
+
+
+def _locals(function: ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda) -> set[str]:
+    """Return the parameters of a function and what it assigns, but for what is global."""
+    given = function.args
+    every = [*given.posonlyargs, *given.args, *given.kwonlyargs, given.vararg, given.kwarg]
+    names = {one.arg for one in every if one is not None}
+    if isinstance(function, ast.Lambda):
+        return names
+    outer: set[str] = set()
+    left: list[ast.AST] = list(function.body)
+    while left:
+        node = left.pop()
+        if isinstance(node, (ast.Global, ast.Nonlocal)):
+            outer |= set(node.names)
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            names.add(node.id)
+        if isinstance(node, _SCOPES):
+            continue  # what it binds is its own
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            outer |= _bound_by([node])
+        left.extend(ast.iter_child_nodes(node))
+    return names - outer
 
 
 def _kernels_of(tree: ast.Module) -> list[ast.FunctionDef]:

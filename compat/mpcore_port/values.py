@@ -90,6 +90,7 @@ _OTHERS = (
     (re.compile(r"xformers\.ops\.(fmha\.)?memory_efficient_attention$"), "tensor"),
     (re.compile(r"flash_attn\.(\w+\.)?flash_attn_((qkv|kv)packed_)?func$"), "tensor"),
     (re.compile(r"lion_pytorch\.(\w+\.)?Lion$"), "optimizer"),
+    (re.compile(r"ranger\.(ranger\.)?Ranger$"), "optimizer"),
     (re.compile(r"torchvision\.ops\.(boxes\.)?(\w*nms|\w*box\w*|sigmoid_focal_loss)$"), "tensor"),
     (re.compile(r"timm\.loss\."), "module"),
     (_OF_TIMM, "module"),

@@ -6,6 +6,7 @@ from mpcore_port_runtime import accelerate as accelerate
 from mpcore_port_runtime import albumented as albumented
 from mpcore_port_runtime import answers as answers
 from mpcore_port_runtime import apex as apex
+from mpcore_port_runtime import apex_optimizers as apex_optimizers
 from mpcore_port_runtime import attended as attended
 from mpcore_port_runtime import augment as augment
 from mpcore_port_runtime import beside_arrays as beside_arrays
@@ -45,6 +46,7 @@ from mpcore_port_runtime import picture_mixes as picture_mixes
 from mpcore_port_runtime import picture_sets as picture_sets
 from mpcore_port_runtime import pictures as pictures
 from mpcore_port_runtime import promoted as promoted
+from mpcore_port_runtime import ranger as ranger
 from mpcore_port_runtime import scattered as scattered
 from mpcore_port_runtime import sign_and_layers as sign_and_layers
 from mpcore_port_runtime import sounds as sounds

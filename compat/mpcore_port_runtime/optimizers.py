@@ -25,6 +25,11 @@ __all__ = [
 ]
 
 
+def __dir__() -> list[str]:
+    """Return the names that torch.optim has, too: scripts look for classes among them."""
+    return [*__all__, "Optimizer"]
+
+
 def _shift(slot: Parameter, goal: Tensor, share: float) -> Tensor:
     """Move a slot towards ``goal`` by a share of the way; return it."""
     ops.assign(slot, slot.value() + (goal - slot.value()) * share)

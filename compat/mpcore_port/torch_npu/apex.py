@@ -11,6 +11,7 @@ from mpcore_port.messages import PackageMessages
 from mpcore_port.names import alias_text, code_of, home
 from mpcore_port.packages import imported
 from mpcore_port.rule import Rule
+from mpcore_port.torch_npu.apex_by_name import MODULE, by_name
 from mpcore_port.torch_npu.apex_native import native_plan
 from mpcore_port.torch_npu.plan import kept_import, need_npu
 from mpcore_port.torch_npu.tables import settings
@@ -104,7 +105,7 @@ class ApexImports(Rule):
         if len(names) > 1:
             return None  # the rule of packages refuses it
         used = _parts_used(at)
-        if not used <= {"apex.amp", *(row["name"] for row in settings()["apex"])}:
+        if not used <= {"apex.amp", MODULE, *(row["name"] for row in settings()["apex"])}:
             if kept_import(old, at):
                 at.unproven(self, small, _EXPECTED)
             return None
@@ -218,7 +219,7 @@ def _only_parts(module: str, at: At) -> bool:
             and at.names.is_reference(node)
         ):
             uses.add(name)
-    return bool(uses) and uses <= rows
+    return bool(uses) and uses <= rows | {MODULE}
 
 
 class ApexParts(Rule):
@@ -237,6 +238,8 @@ class ApexParts(Rule):
         call = isinstance(old, cst.Call)
         name = at.names.called(old) if call else at.names.qualified(old)
         row = next((r for r in settings()["apex"] if r["name"] == name), None)
+        if name == MODULE and not call and at.names.is_reference(old):
+            return by_name(self, old, at)
         if row is None or name == "apex.amp":
             return None
         if not call:

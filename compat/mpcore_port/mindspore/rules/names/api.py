@@ -94,6 +94,8 @@ _WAYS = {
 }
 """Ways out, by package; nobody has compared their numbers."""
 _UNKNOWN = "MindSpore has no equal that the porter knows"
+_COPIED = ("ranger",)
+"""Packages of one file, which scripts bring along: often changed, under the package's name."""
 _ROOTS_MAPPED = ("torch", "apex", "horovod", "torchvision")
 _ADVICE = {
     "horovod.torch.elastic": "one process trains it, which no other joins: call its function",
@@ -132,6 +134,9 @@ def _is_of(name: str) -> bool:
 
 def _is_known(name: str | None, node: cst.BaseExpression, at: At) -> bool:
     """Return whether a name is of torch's world, or one that a star is known to bring."""
+    root = (name or "").partition(".")[0]
+    if root in _COPIED and (root in at.project.modules or root in at.project.beside):
+        return False  # the script's own copy, which is ported itself
     return _is_torch(name) or (name is not None and at.names.is_starred(node))
 
 
@@ -218,6 +223,8 @@ class CallRule(PortRule):
             return self._of_version(version, old, new, at)
         if row is None and by_name(name.removesuffix(".__init__"), at.options) is not None:
             return None  # ParentRule's
+        if row is None and (found := self._of_dictionary(name, old, new, at)) is not None:
+            return found
         if row is None:
             return new.with_changes(func=at.refuse(self, old.func, _no_equal(name)))
         if row.shown and is_only_shown(old, at):
@@ -314,6 +321,17 @@ class CallRule(PortRule):
         else:
             at.unproven(self, old, _TYPE_BY_NAME.format(code_of(old.func)), made)
         return made
+
+    def _of_dictionary(self, name: str, old: cst.Call, new: cst.Call, at: At) -> Any:
+        """Ask the dictionary of a module that stands for torch's: ``optim.__dict__.get(name)``."""
+        of, _, asked = name.rpartition(".")
+        module = of.removesuffix(_DICT)
+        if not of.endswith(_DICT) or module not in _AS_MODULES:
+            return None
+        word, there = _BY_NAME[module]
+        made = cst.parse_expression(f"{wording(at, word)}{_DICT}.{asked}")
+        at.unproven(self, old.func, f"{_ANY_OF}; {there}", made)
+        return new.with_changes(func=made)
 
     def _of_version(self, version: str, old: cst.Call, new: cst.Call, at: At) -> Any:
         """Ask the text of torch's version, or of torchvision's."""
@@ -507,9 +525,13 @@ class NameRule(PortRule):
             return cst.Name("object")
         if row is None and name in _BY_NAME and self._is_asked(old, at):
             word, there = _BY_NAME[name]
+            if name == _APEX and (said := self._said(old, at)) not in ("", *_OF_APEX):
+                return at.refuse(self, old, _no_equal(f"{name}.{said}"))
             made = cst.parse_expression(wording(at, word))
             at.note(self, old, made, "changed", _CHOSEN, there)
             return made
+        if row is None and name.removesuffix(_DICT) in _AS_MODULES:
+            return self._module(old, name, at)
         if row is None:
             return self._unknown(old, name, at)
         if row.shown and is_only_shown(old, at):
@@ -581,6 +603,18 @@ class NameRule(PortRule):
             at.note(self, old, made, "unproven", f"{_NOT_SEEN}; {_BY_TORCH}")
         return made
 
+    def _module(self, old: cst.BaseExpression, name: str, at: At) -> Any:
+        """Return the module that stands for one of torch's as a value, or its dictionary."""
+        word, there = _BY_NAME[name.removesuffix(_DICT)]
+        made = cst.parse_expression(wording(at, word) + _DICT * name.endswith(_DICT))
+        holder = self._holder(old, at)
+        whole = holder if isinstance(holder, cst.Call) and code_of(holder.func) == "vars" else old
+        if isinstance(at.names.parents.get(whole), cst.Subscript):  # one, by its name
+            at.note(self, old, made, "changed", _CHOSEN, there)
+        else:
+            at.unproven(self, old, f"{_ANY_OF}; {there}", made)
+        return made
+
     def _unknown(self, old: cst.BaseExpression, name: str, at: At) -> Any:
         if isinstance(at.names.parents.get(old), cst.ExceptHandler):
             made = cst.Name("RuntimeError")
@@ -637,6 +671,12 @@ class NameRule(PortRule):
         holder = self._holder(old, at)
         return isinstance(holder, cst.Call) and code_of(holder.func) == "getattr"
 
+    def _said(self, old: cst.CSTNode, at: At) -> str:
+        """Return the name that ``getattr`` is given as a text; "" where it is known later."""
+        holder: Any = self._holder(old, at)
+        given = holder.args[1].value if len(holder.args) > 1 else None
+        return str(given.raw_value) if isinstance(given, cst.SimpleString) else ""
+
     def _holder(self, old: cst.CSTNode, at: At) -> cst.CSTNode | None:
         """Return the class or call that a name is an argument of."""
         arg = at.names.enclosing(old, cst.Arg)
@@ -661,8 +701,17 @@ _BY_NAME = {
         "port.lr_scheduler",
         "torch's schedules are there, none takes `verbose`",
     ),
+    "apex.optimizers": (
+        "port.apex_optimizers",
+        "FusedAdam, FusedLAMB and FusedSGD are there; others, and what they lack, raise",
+    ),
 }
+_AS_MODULES = ("torch.optim", "torch.optim.lr_scheduler", "apex.optimizers")
+"""Those of them that have all that they have under torch's names, and for torch's arguments."""
+_APEX, _OF_APEX = "apex.optimizers", ("FusedAdam", "FusedLAMB", "FusedSGD")
+_DICT = ".__dict__"
 _CHOSEN = "which one is known when it runs"
+_ANY_OF = "what is taken out of the module is known when it runs"
 _BOUND = "functools.partial binds `{}`, which is another value in MindSpore: call it in a function"
 _ABSTRACT = "MindSpore's layers have no such class: take the layer that is meant"
 

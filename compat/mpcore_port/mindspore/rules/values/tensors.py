@@ -874,7 +874,7 @@ def _is_on_its_way(call: Any, at: At) -> bool:
             return True
         if call.func.attr.value not in ("cpu", "detach"):
             return False
-        call = at.names.parents.get(at.names.parents.get(call))
+        call = at.names.parents.get(at.names.parents[call])
     return False
 
 
