@@ -8,8 +8,10 @@ from __future__ import annotations
 import json
 import sys
 
+import mindone_worker  # puts FOLDER on the path
+
+# isort: split
 import diffusers
-import mindone_worker
 import mindspore as ms
 import numpy as np
 import torch

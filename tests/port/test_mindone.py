@@ -1,7 +1,7 @@
 """Networks of mindone beside those of transformers on torch; opt-in, as mindone pins transformers.
 
-``MPCORE_MINDONE`` names a folder with mindone 0.5.0 and transformers 4.57.1 (decision 031). A
-network takes seconds, all of them some minutes.
+``MPCORE_MINDONE`` names a folder with mindone 0.5.0, transformers 4.57.1 and diffusers 0.35.2
+(decision 031). A network takes seconds, all of them some minutes.
 """
 
 from __future__ import annotations
