@@ -18,7 +18,7 @@ from mpcore_port.command_line import option_name
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-__all__ = ["Reached", "imported_names", "uses"]
+__all__ = ["Reached", "imported_names", "passed_by", "uses"]
 
 _UNKNOWN = object()
 _ENDS = (ast.Return, ast.Raise, ast.Continue, ast.Break)
@@ -97,6 +97,17 @@ def uses(
         if isinstance(node, ast.Name) and node.id in bound and isinstance(node.ctx, ast.Load)
         if id(node) not in inside
     ]
+
+
+def passed_by(text: str, line: int) -> range:
+    """Return the lines of a ``try`` behind an import that raises there: nothing gets to them."""
+    tree = _parsed(text)
+    for node in ast.walk(tree) if tree else ():
+        if isinstance(node, ast.Try):
+            first, last = node.body[0].lineno, node.body[-1].end_lineno or 0
+            if first <= line <= last:
+                return range(line, last + 1)
+    return range(0)
 
 
 def _hidden(tree: ast.Module, bound: set[str]) -> set[int]:

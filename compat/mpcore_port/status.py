@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import ast
 from dataclasses import dataclass
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from mpcore_port.reached import Reached, imported_names, uses
+from mpcore_port.reached import Reached, imported_names, passed_by, uses
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Mapping, Sequence
@@ -93,16 +92,6 @@ def _hands_on(source: Source) -> bool:
     return PurePath(source.path).name == "__init__.py" or "__all__" in source.text
 
 
-def _passed_by(text: str, line: int) -> range:
-    """Return the lines of a ``try`` behind an import that raises there: nothing gets to them."""
-    for node in ast.walk(ast.parse(text)):
-        if isinstance(node, ast.Try):
-            first, last = node.body[0].lineno, node.body[-1].end_lineno or 0
-            if first <= line <= last:
-                return range(line, last + 1)
-    return range(0)
-
-
 def _stops(
     source: Source,
     refused: Sequence[Edit],
@@ -128,8 +117,8 @@ def _stops(
             continue
         if not places and _hands_on(source):
             lines.add(edit.line)
-        passed_by = _passed_by(source.text, edit.line) if edit.effect == WITHOUT else ()
-        places = [one for one in places if one not in mapped and one[0] not in passed_by]
+        behind = passed_by(source.text, edit.line) if edit.effect == WITHOUT else ()
+        places = [one for one in places if one not in mapped and one[0] not in behind]
         lines |= {line for line, _ in places}
         sure |= any(reached.surely(*place) for place in places)
     return tuple(sorted(lines)), sure

@@ -12,24 +12,22 @@ from __future__ import annotations
 
 import math
 import sys
-import warnings
 from dataclasses import dataclass
 from functools import cache, wraps
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, nn, ops
 
+from mpcore_port_runtime import of_mindone
 from mpcore_port_runtime.in_place import put
 from mpcore_port_runtime.modules import parameters, requires_grad_
 from mpcore_port_runtime.outputs import BaseOutput
 from mpcore_port_runtime.overridden import start_training
 from mpcore_port_runtime.random import Generator, randn
 from mpcore_port_runtime.recorded import unrecorded
-from mpcore_port_runtime.transformers import say_torch
 
 __all__ = ["AutoencoderKLOutput", "DiagonalGaussianDistribution", "EMAModel", "compute_snr"]
 
@@ -43,28 +41,17 @@ _OTHER_FORMS = (
     *("torch_dtype", "device_map", "quantization_config", "variant", "output_loading_info"),
     *("mindspore_dtype", "parallel_config", "from_flax"),
 )
-_NEEDED = "ports of diffusers' networks need mindone 0.5, which is not installed"
 _DRAWN = "numbers of a torch.Generator in `step` were not compared: leave `generator` out"
 
 
 def __getattr__(name: str) -> Any:
     """Return one class by its name in diffusers."""
     if name in NETWORKS:
-        return _network(_native(name))
+        return _network(of_mindone.native("diffusers", name))
     if name in SCHEDULERS:
-        return _scheduler(_native(name))
+        return _scheduler(of_mindone.native("diffusers", name))
     msg = f"{name} of mindone was not compared with diffusers'"
     raise AttributeError(msg)
-
-
-def _native(name: str) -> Any:
-    try:
-        from mindone import diffusers  # a package of some ports alone
-    except ModuleNotFoundError as exc:
-        if exc.name != "mindone":
-            raise
-        raise ModuleNotFoundError(_NEEDED, name="mindone") from exc
-    return getattr(diffusers, name)
 
 
 def _named(function: Any) -> Any:
@@ -80,15 +67,6 @@ def _named(function: Any) -> Any:
     return asked
 
 
-def _made(native: Any, parts: dict[str, Any]) -> Any:
-    described = {
-        "__module__": native.__module__,
-        "__qualname__": native.__qualname__,
-        "__doc__": native.__doc__,
-    }
-    return type(native.__name__, (native,), parts | described)
-
-
 @cache
 def _network(native: Any) -> Any:
     """Return a network of mindone with torch's habits."""
@@ -99,24 +77,14 @@ def _network(native: Any) -> Any:
         _order(self)
         start_training(self)
 
-    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_form(kwargs)
-        return super(made, cls).from_pretrained(*args, **kwargs)
-
-    def kept(self: Any, *args: Any, **kwargs: Any) -> None:
-        del self, args, kwargs
-        warnings.warn("activations are kept: nothing is computed twice", stacklevel=2)
-
     def save_pretrained(self: Any, save_directory: Any, *args: Any, **kwargs: Any) -> None:
         native.save_pretrained(self, save_directory, *args, **kwargs)
-        for path in Path(save_directory).glob("*.safetensors"):
-            say_torch(path)
+        of_mindone.say_torch(save_directory)
 
     parts: dict[str, Any] = {
         "__init__": __init__,
         "construct": _named(native.construct),
-        "from_pretrained": classmethod(from_pretrained),
-        "enable_gradient_checkpointing": kept,
+        "enable_gradient_checkpointing": of_mindone.keep_activations,
         "disable_gradient_checkpointing": lambda _: None,
         "enable_xformers_memory_efficient_attention": lambda *_: None,  # attention as it is
         "save_pretrained": save_pretrained,
@@ -126,8 +94,7 @@ def _network(native: Any) -> Any:
     if hasattr(native, "encode"):
         parts |= {"encode": _distributed(native.encode), "decode": _named(native.decode)}
         parts["construct"] = _coded
-    made: Any = _made(native, parts)
-    return made
+    return of_mindone.network(native, parts, _check_form)
 
 
 def _order(network: Any) -> None:
@@ -257,7 +224,7 @@ def _scheduler(native: Any) -> Any:
     }
     flat = ("add_noise", "get_velocity")
     parts |= {name: _at_times(getattr(native, name)) for name in flat if hasattr(native, name)}
-    return _made(native, parts)
+    return of_mindone.heir(native, parts)
 
 
 def _at_times(function: Any) -> Any:

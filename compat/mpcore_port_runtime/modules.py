@@ -106,15 +106,8 @@ def held(owner: Any, name: str, *default: Any) -> Any:
     for kind, names in _TORCH.items():
         if isinstance(owner, kind):
             native = {other: one for one, other in names.items()}
-            word = native.get(name, name)
-            return getattr(_keeper(owner, word), word, *default)
+            return getattr(owner, native.get(name, name), *default)
     return getattr(owner, name, *default)
-
-
-def _keeper(owner: Any, word: str) -> Any:
-    """Return what has a norm's Parameters: MindSpore's BatchNorm3d holds another norm for them."""
-    inner = word in _NORM or word in _STATISTICS
-    return owner.bn2d if inner and isinstance(owner, nn.BatchNorm3d) else owner
 
 
 def hold(owner: Any, name: str, value: Any) -> None:
@@ -122,7 +115,6 @@ def hold(owner: Any, name: str, value: Any) -> None:
     names = next((names for kind, names in _TORCH.items() if isinstance(owner, kind)), {})
     native = {other: one for one, other in names.items()}
     word = native.get(name, name)
-    owner = _keeper(owner, word)
     if renews_buffer(owner, word, value):
         return
     setattr(owner, word, value)
@@ -137,7 +129,8 @@ def renews_buffer(owner: Any, name: str, value: Any) -> bool:
     if not isinstance(value, Tensor):
         return False
     word = _OF_STATISTICS.get(name, name)
-    owner = _keeper(owner, word)
+    if word in _STATISTICS and isinstance(owner, nn.BatchNorm3d):
+        owner = owner.bn2d  # a Cell of MindSpore's own, which has them
     if word in _STATISTICS and word in owner.__dict__.get("_params", ()):
         _renew_statistics(owner, word, value)
         return True

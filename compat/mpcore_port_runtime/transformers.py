@@ -10,17 +10,14 @@ Source: transformers 4.57.1 and mindone 0.5.0, compared class by class on MindSp
 
 from __future__ import annotations
 
-import json
-import warnings
 from functools import cache
 from inspect import signature
-from pathlib import Path
 from typing import Any
 
 import mindspore as ms
 from mindspore import Tensor, nn, ops
 
-from mpcore._lib.files import write_bytes
+from mpcore_port_runtime import of_mindone
 from mpcore_port_runtime.modules import named_parameters, requires_grad_
 from mpcore_port_runtime.overridden import start_training
 
@@ -80,7 +77,6 @@ _RESIZED = (
     "most networks): give the configuration its `vocab_size`"
 )
 _OURS = "_has_habits_of_torch"
-_NEEDED = "ports of transformers' networks need mindone 0.5, which is not installed"
 
 
 def __getattr__(name: str) -> Any:
@@ -94,13 +90,7 @@ def __getattr__(name: str) -> Any:
 
 
 def _native(name: str) -> Any:
-    try:
-        from mindone import transformers  # a package of some ports alone
-    except ModuleNotFoundError as exc:
-        if exc.name != "mindone":
-            raise
-        raise ModuleNotFoundError(_NEEDED, name="mindone") from exc
-    return getattr(transformers, name)
+    return of_mindone.native("transformers", name)
 
 
 @cache
@@ -124,14 +114,6 @@ def _network(native: Any) -> Any:
                 given[name] = given[name].astype(ms.int32)
         return native.construct(self, **given, **named)
 
-    def from_pretrained(cls: Any, *args: Any, **kwargs: Any) -> Any:
-        _check_form(kwargs)
-        return super(made, cls).from_pretrained(*args, **kwargs)
-
-    def gradient_checkpointing_enable(self: Any, *args: Any, **kwargs: Any) -> None:
-        del self, args, kwargs
-        warnings.warn("activations are kept: nothing is computed twice", stacklevel=2)
-
     def resize_token_embeddings(self: Any, new_num_tokens: Any = None, *_: Any, **__: Any) -> Any:
         if new_num_tokens not in (None, self.config.vocab_size):
             raise NotImplementedError(_RESIZED)
@@ -141,8 +123,7 @@ def _network(native: Any) -> Any:
         if not args and kwargs.get("state_dict") is None:
             kwargs["state_dict"] = dict(named_parameters(self))
         native.save_pretrained(self, save_directory, *args, **kwargs)
-        for path in Path(save_directory).glob("*.safetensors"):
-            say_torch(path)
+        of_mindone.say_torch(save_directory)
 
     def generate(self: Any, *args: Any, **kwargs: Any) -> Any:
         msg = f"{native.__name__}.generate of mindone was not compared with transformers'"
@@ -151,19 +132,14 @@ def _network(native: Any) -> Any:
     parts = {
         "__init__": __init__,
         "construct": construct,
-        "from_pretrained": classmethod(from_pretrained),
-        "gradient_checkpointing_enable": gradient_checkpointing_enable,
+        "gradient_checkpointing_enable": of_mindone.keep_activations,
         "resize_token_embeddings": resize_token_embeddings,
         "save_pretrained": save_pretrained,
         "generate": generate,
         "requires_grad_": requires_grad_,
         _OURS: True,
-        "__module__": native.__module__,
-        "__qualname__": native.__qualname__,
-        "__doc__": native.__doc__,
     }
-    made: Any = type(native.__name__, (native,), parts)
-    return made
+    return of_mindone.network(native, parts, _check_form)
 
 
 def _settle(network: Any) -> None:
@@ -179,20 +155,6 @@ def _settle(network: Any) -> None:
                 cell.has_bias, cell.bias_add = True, ops.BiasAdd()
         elif cell is not network and kind.__name__ in COMPARED and _is_native(kind):
             cell.__class__ = _network(kind)
-
-
-def say_torch(path: Path) -> None:
-    """Write into a file of weights, by torch's names, that torch can read it.
-
-    Source: transformers 4.57.1 opens files whose ``format`` is "pt"; mindone 0.5.0 writes "np".
-    """
-    text = path.read_bytes()
-    size = int.from_bytes(text[:8], "little")
-    header = json.loads(text[8 : 8 + size])
-    header["__metadata__"] = {"format": "pt"}
-    said = json.dumps(header).encode()
-    said += b" " * (-len(said) % 8)  # weights begin at a multiple of eight bytes
-    write_bytes(path, len(said).to_bytes(8, "little") + said + text[8 + size :])
 
 
 def _is_native(kind: Any) -> bool:

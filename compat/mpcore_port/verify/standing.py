@@ -134,7 +134,7 @@ def _of_any_forward(line: str, made: Collection[str]) -> str:
     """
     if _outer(line):
         return line.split()[0]
-    line = line.replace(", has_aux=True", "")
+    line = _without_others(line, made)
     try:
         node = ast.parse(f"{line} ..." if line.endswith(":") else line.replace("return ", "", 1))
     except SyntaxError:
@@ -143,8 +143,6 @@ def _of_any_forward(line: str, made: Collection[str]) -> str:
     if isinstance(one, ast.FunctionDef) and one.name in made:
         return f"def {_unnumbered(one.name)}"
     value = one.value if isinstance(one, (ast.Assign, ast.Expr)) else None
-    if line.startswith("return ") and isinstance(value, ast.Tuple) and value.elts:
-        return f"return {ast.unparse(value.elts[0])}"
     if line.startswith("return ") and value is not None:
         return f"return {ast.unparse(value)}"
     if not isinstance(value, ast.Call):
